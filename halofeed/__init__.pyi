@@ -101,6 +101,9 @@ def convert(
     boxes_difficult: Literal['keep', 'drop', 'objects'] = 'keep',
     on_bad_object: Literal['drop', 'reject'] = 'drop',
     oriented_boxes: Literal['upright', 'drop'] = 'upright',
+    class_property: str | None = None,
+    one_class: str | None = None,
+    coordinates: str = 'auto',
     empty_classes: Sequence[str | int] = (),
     keep: Sequence[str | int] = (),
     several_classes: Literal['refuse', 'keep'] = 'refuse',
@@ -281,6 +284,12 @@ def convert(
         oriented_boxes: boxes that are turned (DOTA, YOLO's OBB, CVAT, Label Studio, labelme, roLabelImg, rotation in
             COCO and VOC): the upright box around each, or leave them out; both are counted. ignore_columns rotation
             takes boxes as they are before they are turned. keep corners keeps their corners too.
+        class_property: GeoJSON: property with the class; default: QuPath's classification, class, label, category,
+            type_id and other usual names, or the only one whose texts repeat.
+        one_class: GeoJSON: all features are objects of this class, e.g. building.
+        coordinates: GeoJSON: what its numbers are: pixels of the picture; picture, the coordinate system of each
+            picture; lat-lon, latitude before longitude; or a system such as EPSG:32633. auto: the file's own member
+            crs, else longitude and latitude; pixels for QuPath, and for pictures without a georeference.
         empty_classes: classes of pictures (tags, choices, annotations without a box) that mean that there is no
             object, beside usual names such as empty. A picture with another class and without a box of it is
             rejected.
@@ -514,6 +523,9 @@ def dry_run(
     boxes_difficult: Literal['keep', 'drop', 'objects'] = 'keep',
     on_bad_object: Literal['drop', 'reject'] = 'drop',
     oriented_boxes: Literal['upright', 'drop'] = 'upright',
+    class_property: str | None = None,
+    one_class: str | None = None,
+    coordinates: str = 'auto',
     empty_classes: Sequence[str | int] = (),
     keep: Sequence[str | int] = (),
     several_classes: Literal['refuse', 'keep'] = 'refuse',
@@ -694,6 +706,12 @@ def dry_run(
         oriented_boxes: boxes that are turned (DOTA, YOLO's OBB, CVAT, Label Studio, labelme, roLabelImg, rotation in
             COCO and VOC): the upright box around each, or leave them out; both are counted. ignore_columns rotation
             takes boxes as they are before they are turned. keep corners keeps their corners too.
+        class_property: GeoJSON: property with the class; default: QuPath's classification, class, label, category,
+            type_id and other usual names, or the only one whose texts repeat.
+        one_class: GeoJSON: all features are objects of this class, e.g. building.
+        coordinates: GeoJSON: what its numbers are: pixels of the picture; picture, the coordinate system of each
+            picture; lat-lon, latitude before longitude; or a system such as EPSG:32633. auto: the file's own member
+            crs, else longitude and latitude; pixels for QuPath, and for pictures without a georeference.
         empty_classes: classes of pictures (tags, choices, annotations without a box) that mean that there is no
             object, beside usual names such as empty. A picture with another class and without a box of it is
             rejected.
