@@ -37,7 +37,8 @@ MAY_IMPORT_PACKAGES: dict[str, dict[str, str]] = {
     "prep": {
         **dict.fromkeys(("numpy", "PIL", "cv2", "simplejpeg", "isal", "rle", "nibabel", "pydicom"), ANYWHERE),
         **dict.fromkeys(
-            ("regex", "yaml", "pyarrow", "h5py", "tifffile", "imagecodecs", "pyproj"), INSIDE_FUNCTIONS
+            ("regex", "yaml", "pyarrow", "h5py", "tifffile", "imagecodecs", "pyproj", "pyvips"),
+            INSIDE_FUNCTIONS,
         ),
     },
     "storage": {
@@ -77,10 +78,11 @@ ONLY_IN_FILES = {
     ("prep", "h5py"): {"prep/formats/volume/minc.py"},
     ("prep", "nibabel"): {"prep/formats/volume/nifti.py"},
     ("prep", "pydicom"): {f"prep/formats/dicom/{name}.py" for name in ("headers", "sop_classes", "pixels")},
-    **{
-        ("prep", name): {f"prep/formats/region/tiff_{part}.py" for part in ("blocks", "regions")}
-        for name in ("tifffile", "imagecodecs")
+    ("prep", "tifffile"): {f"prep/formats/region/tiff_{part}.py" for part in ("blocks", "regions")},
+    ("prep", "imagecodecs"): {
+        f"prep/formats/region/{name}.py" for name in ("tiff_blocks", "tiff_regions", "png_rows")
     },
+    ("prep", "pyvips"): {"prep/formats/region/jpeg_rows.py"},
     ("prep", "rle"): {"prep/formats/dicom/pixels.py"},
     ("pipelines", "apache_beam"): {
         *(

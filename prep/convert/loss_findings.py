@@ -15,6 +15,7 @@ from halofeed.prep.annotations.class_names import BACKGROUND
 from halofeed.schemas.ledger import Ledger
 from halofeed.schemas.manifest import Manifest
 from halofeed.schemas.statistics import Statistics
+from halofeed.system.wording import plural
 
 MAX_RECORDS: Final = 0.5
 """Share of records above which a loss that makes a record useless refuses the conversion."""
@@ -724,3 +725,14 @@ def describe_findings(manifest: Manifest) -> Iterator[str]:
     """Yield a line for each finding of a data set, the worst first."""
     for finding in loss_findings(Converted.of(manifest)):
         yield str(finding)
+
+
+def tiles_of_pictures(manifest: Manifest) -> str:
+    """Return the numbers of tiles and of their pictures as text; "" for other data sets."""
+    if manifest.kind.name != "picture" or manifest.recipe.get("fit") != "tiles":
+        return ""
+    total = Statistics.total(split.statistics for split in manifest.splits.values())
+    ledger = total.ledger or Ledger()
+    dropped = ledger.count("empty_tiles_dropped")
+    text = f"{plural(total.records or 0, 'tile')} of {plural(ledger.count('sources'), 'picture')}"
+    return f"{text}; {plural(dropped, 'empty tile was', 'empty tiles were')} dropped" if dropped else text

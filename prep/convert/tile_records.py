@@ -85,7 +85,7 @@ class _Job:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Source:
-    """What the tiles of one picture share; `orientation` leads from the grid of the annotations to the display."""
+    """Facts that all tiles of a picture share; `orientation` leads from the grid of the annotations to the display."""
 
     reference: SourceExample
     facts: RegionFacts
