@@ -71,7 +71,7 @@ def describe_picture_plan(plan: Mapping[str, Any]) -> str:
         *table(head, rows, right=range(2, len(head))),
         "",
         picture_advice(plan),
-        *(f"  {command}" for command in way_commands(plan)),
+        *(f"  {command}" for command in plan_commands(plan)),
         *titled_lines("Columns", list(_MEANINGS)),
     ]
     for name, reasons in way_reasons(plan):
@@ -142,7 +142,7 @@ def picture_advice(plan: Mapping[str, Any]) -> str:
     return advice
 
 
-def way_commands(plan: Mapping[str, Any]) -> list[str]:
+def plan_commands(plan: Mapping[str, Any]) -> list[str]:
     """Return the commands that convert and train in the recommended way; none if nothing fits."""
     if plan["recommended"] is None:
         return []
@@ -211,7 +211,7 @@ def _section_values(plan: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "plan_lead": f"{_title(plan)}. Memory and work are from the compiler; nothing was run.",
         "advice": picture_advice(plan),
-        "commands": way_commands(plan),
+        "commands": plan_commands(plan),
         "legend_entries": [(color, name) for color, name, _ in BAR_PARTS],
         "bars_of_ways": [bar_of(row, longest) for row in rows],
         "room": gibibytes(room) if room else None,
