@@ -3,6 +3,7 @@
 OUT/predictions.json    run, data set and list of files
 OUT/detections.json     detection: COCO results in pixels of the source, with categories.json
 OUT/KEY.nii.gz, .png    segmentation: class indices on the grid of the source scan or picture
+OUT/KEY.tif             the same for a picture of tiles with more than 89 million pixels
 OUT/KEY/0/0000.png      segmentation of clips: a picture per clip and frame of a source
 OUT/classes.csv         classification: the most probable class, and the probability of each
 OUT/.halofeed           list of the files that halofeed wrote (halofeed.storage.owned_files)
@@ -31,19 +32,23 @@ from halofeed.prep.sources.file_names import safe_name
 from halofeed.storage.atomic_files import atomic_write
 from halofeed.storage.paths import open_path
 from halofeed.storage.result_folder import ResultFolder
+from halofeed.storage.temporary_arrays import temporary_array
 from halofeed.system.console import StatusLine
 from halofeed.system.errors import JobError, UsageError
 from halofeed.system.wording import plural
 from halofeed.trainer.detection.merge_tiles import MergeRule
 from halofeed.trainer.loaded_run import LoadedRun
+from halofeed.trainer.picture_bands import BandBlender, BandLabels
 from halofeed.trainer.record_metadata import RecordMetadata, SplitMetadata
 from halofeed.trainer.run_folder import Run, write_json
 from halofeed.trainer.source_grid import (
+    PNG_PIXELS,
     boxes_in_source,
     coco_results,
     labels_in_source,
     picture_labels_in_source,
     write_png,
+    write_tiff,
 )
 from halofeed.trainer.task import DataFacts, Host, valid_host
 from halofeed.trainer.whole_pictures import (
@@ -435,6 +440,55 @@ class SegmentationWriter(PredictionWriter):
         return self._folder / name
 
 
+class WholeMaskWriter(PredictionWriter):
+    """Writer of class indices in pixels of the source file for pictures that are stored as tiles: `KEY.png`.
+
+    Pictures of more than `PNG_PIXELS` become `KEY.tif`. Pixels that no tile shows are background. Memory: see
+    `BandBlender`; the labels are in a temporary file until their picture is complete.
+
+    Raises:
+        UsageError: two sources would have the same file name.
+    """
+
+    def __init__(self, folder: Path, metadata: SplitMetadata, labels: Mapping[int, str]) -> None:
+        super().__init__(folder, metadata, labels)
+        self._pictures, self._tiles = whole_pictures(metadata), metadata.picture_tiles()
+        self._names = file_names({key: picture.id for key, picture in self._pictures.items()}, "")
+        self._classes = max(labels) + 1
+        self._open: dict[str, tuple[BandBlender, BandLabels, NDArray[Any]]] = {}
+        self._files: list[dict[str, Any]] = []
+        self.total = len(self._pictures)
+
+    def add(self, record: RecordMetadata, row: PredictionRow) -> bool:
+        """Add a tile; write the file of its picture after the last one."""
+        predicted = _predicted(row)
+        if record.key not in self._open:
+            self._open[record.key] = self._opened(record, predicted)
+        blender, rows, label = self._open[record.key]
+        for band in blender.add(int(record.numbers["tile"]), predicted):
+            rows.add(band)
+        if blender.missing:
+            return False
+        del self._open[record.key]
+        is_small = label.size <= PNG_PIXELS
+        name = f"{self._names[record.key]}{'.png' if is_small else '.tif'}"
+        (write_png if is_small else write_tiff)(self._folder / name, label)
+        self._files.append({"file": name, **_source_names(record)})
+        return True
+
+    def _opened(
+        self, record: RecordMetadata, predicted: NDArray[Any]
+    ) -> tuple[BandBlender, BandLabels, NDArray[Any]]:
+        size = predicted.shape[0], predicted.shape[1]
+        blender = BandBlender(self._tiles[record.key], record.whole_size, size, self._classes)
+        label = temporary_array(record.source_size, np.uint8 if self._classes <= 256 else np.uint16)
+        return blender, BandLabels(label, record.whole_size, record.numbers["transform"]), label
+
+    def finish(self) -> dict[str, Any]:
+        """Return the list of files."""
+        return {"masks": self._files}
+
+
 class ClipMaskWriter(PredictionWriter):
     """Writer of a PNG of class indices for each frame of a clip, in the source's size: `KEY/CLIP/FRAME.png`.
 
@@ -495,6 +549,8 @@ def writer_of(task: str, metadata: SplitMetadata, options: BoxOptions) -> OpenWr
         return partial(WholeDetectionWriter if is_tiled else DetectionWriter, options=options)
     if task == "classification":
         return WholeClassWriter if is_tiled else ClassificationWriter
+    if is_tiled:
+        return WholeMaskWriter
     return MASK_WRITERS[metadata.manifest.kind.name]
 
 

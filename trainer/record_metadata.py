@@ -18,6 +18,7 @@ from halofeed.prep.geometry.scan import Grid
 from halofeed.prep.geometry.volume_plan import triple
 from halofeed.schemas.manifest import Manifest
 from halofeed.system.errors import UsageError
+from halofeed.trainer.picture_bands import PlacedTile
 from halofeed.trainer.windows import WindowTile
 
 _NOT_READ = ("id", "masks")
@@ -50,6 +51,12 @@ class RecordMetadata:
     def picture_size(self) -> tuple[int, int]:
         """Height and width of a picture without the padding of its record."""
         return int(self.numbers["unpadded_height"]), int(self.numbers["unpadded_width"])
+
+    @property
+    def whole_size(self) -> tuple[int, int]:
+        """Height and width of the scaled, displayed picture of which the record is a tile."""
+        height, width = self.numbers["tile_whole"].tolist()
+        return height, width
 
     @property
     def source_grid(self) -> Grid:
@@ -103,6 +110,15 @@ class SplitMetadata:
         """True if any record is one of several tiles of a scan."""
         has_field = any(field.name == "tile" for field in self._values)
         return has_field and any(int(record.numbers["tile"]) for record in self)
+
+    def picture_tiles(self) -> dict[str, dict[int, PlacedTile]]:
+        """Return the tiles of each picture, by the picture's key and the number of the tile."""
+        tiles: dict[str, dict[int, PlacedTile]] = {}
+        for record in self:
+            top, left = record.numbers["tile_origin"].tolist()
+            tile = PlacedTile(origin=(top, left), size=record.picture_size)
+            tiles.setdefault(record.key, {})[int(record.numbers["tile"])] = tile
+        return tiles
 
     def tiles(self) -> dict[str, dict[int, WindowTile]]:
         """Return the tiles of each scan of volumes, by the scan's key and the number of the tile."""

@@ -22,6 +22,8 @@ from halofeed.trainer.source_grid import BOX_DECIMALS, SCORE_DECIMALS, boxes_in_
 from halofeed.trainer.task import Host, Metrics, valid_host
 from halofeed.trainer.tasks.classification import Classification, ClassificationMetrics
 from halofeed.trainer.tasks.detection import Detection
+from halofeed.trainer.tasks.segmentation import Segmentation
+from halofeed.trainer.whole_masks import WholeSegmentationMetrics
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -257,4 +259,7 @@ def whole_picture_metrics(
         return WholeDetectionMetrics(task, metadata, rule or MergeRule())
     if isinstance(task, Classification):
         return WholeClassMetrics(task, metadata)
+    # Metrics of masks need probabilities to blend.
+    if isinstance(task, Segmentation) and task.with_probabilities:
+        return WholeSegmentationMetrics(task, metadata)
     return None
