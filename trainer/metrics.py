@@ -14,6 +14,7 @@ from scipy import ndimage
 
 from halofeed.loader.batch import join_id
 from halofeed.system.errors import UsageError
+from halofeed.trainer.detection.sparse_coco import SparseMatching
 from halofeed.trainer.source_grid import BOX_DECIMALS, SCORE_DECIMALS, boxes_in_source
 from halofeed.trainer.task import Host
 
@@ -253,9 +254,10 @@ class WholeCocoMetrics(CocoMetrics):
 
     def _evaluate(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         with contextlib.redirect_stdout(io.StringIO()):
-            from halofeed.trainer.detection.sparse_coco import SparseCocoEval
+            from pycocotools.cocoeval import COCOeval
 
-            evaluation = SparseCocoEval(*self._sides(), iouType="bbox")
+            sparse = type("SparseCocoEval", (SparseMatching, COCOeval), {})
+            evaluation = sparse(*self._sides(), iouType="bbox")
             most = max((len(rows) for rows in self._detections), default=0)
             evaluation.params.maxDets = [1, 10, max(100, most)]
             evaluation.evaluate()

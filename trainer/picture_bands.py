@@ -43,7 +43,7 @@ class PlacedTile:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Band:
+class BlendedRows:
     """Complete rows of a picture.
 
     Args:
@@ -67,11 +67,13 @@ class _Strip:
         self.weights = np.zeros((rows, width), np.float32)
         self.true: NDArray[np.uint16] | None = None
 
-    def band(self, top: int) -> Band:
+    def band(self, top: int) -> BlendedRows:
         """Return the averages; the sums are overwritten."""
         is_shown = self.weights > 0
         self.sums /= np.maximum(self.weights, np.finfo(np.float32).tiny)
-        return Band(top=top, probabilities=np.moveaxis(self.sums, 0, -1), is_shown=is_shown, true=self.true)
+        return BlendedRows(
+            top=top, probabilities=np.moveaxis(self.sums, 0, -1), is_shown=is_shown, true=self.true
+        )
 
 
 class BandBlender:
@@ -107,7 +109,7 @@ class BandBlender:
 
     def add(
         self, number: int, predicted: NDArray[np.generic], true: NDArray[np.generic] | None = None
-    ) -> Iterator[Band]:
+    ) -> Iterator[BlendedRows]:
         """Add one tile, and yield the bands that are complete by it, from top to bottom.
 
         Args:
@@ -156,7 +158,7 @@ class BandBlender:
         top, height = tile.origin[0], tile.size[0]
         return range(*(int(np.searchsorted(self._borders, row)) for row in (top, top + height)))
 
-    def _complete(self) -> Iterator[Band]:
+    def _complete(self) -> Iterator[BlendedRows]:
         while self._next < len(self._awaited) and not self._awaited[self._next]:
             top, bottom = self._borders[self._next], self._borders[self._next + 1]
             # Rows of which all tiles were dropped are background.
@@ -180,7 +182,7 @@ class BandLabels:
         self._kept: NDArray[np.float32] | None = None
         self._done = 0
 
-    def add(self, band: Band) -> None:
+    def add(self, band: BlendedRows) -> None:
         """Write the rows that this band completes; bands come from top to bottom."""
         rows, top = band.probabilities, band.top
         if self._kept is not None:

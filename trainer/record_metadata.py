@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from halofeed.loader.decode import read_numbers, read_text
 from halofeed.loader.record import stored_record
 from halofeed.loader.shards import Shards
 from halofeed.loader.store.open_store import open_store
+from halofeed.prep.formats.region.region_reader import Georeference
 from halofeed.prep.geometry.scan import Grid
 from halofeed.prep.geometry.volume_plan import triple
 from halofeed.schemas.manifest import Manifest
@@ -35,12 +36,22 @@ class RecordMetadata:
         key: name of the record in the source data.
         source: file or folder that it was read from, relative to the folder of images.
         numbers: optional numeric fields by name, such as `transform`, `affine` and `source_shape`.
+        texts: other text fields by name, such as `crs` and `geotransform`.
     """
 
     id: int
     key: str
     source: str
     numbers: Mapping[str, NDArray[Any]]
+    texts: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def georeference(self) -> Georeference | None:
+        """Place of the source picture on a map; None if it is unknown."""
+        if not (text := self.texts.get("geotransform", "")):
+            return None
+        a, b, c, d, e, f = map(float, text.split(","))
+        return Georeference(to_map=(a, b, c, d, e, f), crs=self.texts.get("crs", ""))
 
     @property
     def source_size(self) -> tuple[int, int]:
@@ -94,7 +105,7 @@ class SplitMetadata:
         self._numbers = {
             record_id: number for number, record_id in enumerate(self._shards.all_ids().tolist())
         }
-        fields = [field for field in self.manifest.fields if field.optional and field.name not in _NOT_READ]
+        fields = [one for one in self.manifest.fields if one.optional and one.name not in _NOT_READ]
         self._text = [field for field in fields if field.encoding == "text"]
         self._values = [field for field in fields if field.encoding == "value"]
         self._keys = frozenset(key for field in (*self._text, *self._values) for key in field.keys)
@@ -108,7 +119,7 @@ class SplitMetadata:
     @property
     def has_tiles(self) -> bool:
         """True if any record is one of several tiles of a scan."""
-        has_field = any(field.name == "tile" for field in self._values)
+        has_field = any(one.name == "tile" for one in self._values)
         return has_field and any(int(record.numbers["tile"]) for record in self)
 
     def picture_tiles(self) -> dict[str, dict[int, PlacedTile]]:
@@ -135,7 +146,8 @@ class SplitMetadata:
         features = record.features(self._keys)
         text = {field.name: read_text(field, features, record) for field in self._text}
         numbers = {field.name: read_numbers(field, features, record) for field in self._values}
-        return RecordMetadata(id=record.id, key=text["key"], source=text["source"], numbers=numbers)
+        key, source = text.pop("key"), text.pop("source")
+        return RecordMetadata(id=record.id, key=key, source=source, numbers=numbers, texts=text)
 
     def of_id(self, record_id: int) -> RecordMetadata:
         """Return the metadata of a record by its id; raise UsageError if the split does not have it."""

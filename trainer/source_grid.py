@@ -250,8 +250,8 @@ def write_tiff(path: Path, label: NDArray[Any]) -> None:
     with require_extra("large", "tifffile", "imagecodecs"):
         import tifffile
 
-    # Compressed, the file is smaller; whether it needs offsets of 64 bits is only known of the raw size. TiffWriter asks
-    # for the name of the stream, which a descriptor has not.
+    # Compressed, the file is smaller; only the raw size tells whether it may need offsets of 64 bits. TiffWriter
+    # asks for the name of the stream, which a descriptor has not.
     with (
         open_path(path, "xb") as file,
         tifffile.TiffWriter(file, bigtiff=label.nbytes >= 1 << 32) as writer,

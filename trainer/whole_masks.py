@@ -15,7 +15,7 @@ from halofeed.trainer.metrics import (
     dice_of_table,
     hausdorff_per_class,
 )
-from halofeed.trainer.picture_bands import Band, BandBlender
+from halofeed.trainer.picture_bands import BandBlender, BlendedRows
 from halofeed.trainer.record_metadata import SplitMetadata
 from halofeed.trainer.task import Host, valid_host
 from halofeed.trainer.tasks.segmentation import Segmentation
@@ -82,7 +82,7 @@ class WholeSegmentationMetrics:
         if not state.blender.missing:
             self._finish(self._open.pop(key), measures=bool(measures))
 
-    def _masks(self, band: Band) -> tuple[NDArray[Any], NDArray[Any]]:
+    def _masks(self, band: BlendedRows) -> tuple[NDArray[Any], NDArray[Any]]:
         """Return the predicted and the true classes of a band; background in both where pixels do not count."""
         predicted = band.probabilities.argmax(-1).astype(np.uint16)
         true = np.zeros_like(predicted) if band.true is None else band.true
