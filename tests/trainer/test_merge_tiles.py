@@ -92,6 +92,12 @@ def test_a_small_object_inside_a_large_one_of_its_class_survives_on_a_border():
     assert iou(smaller.boxes, objects[1:].astype(float)).max() < 0.5
 
 
+def test_a_second_piece_of_a_cut_object_in_one_tile_is_left_out():
+    boxes = [[10, 40, 40, 64], [14, 41, 50, 64], [10, 40, 40, 100], [70, 10, 90, 40], [72, 10, 92, 41]]
+    found = merge_tiles(detections(boxes, tiles=[0, 0, 1, 3, 3]), TILES, SIZE, MergeRule())
+    assert sorted(found.boxes.tolist()) == [[10, 40, 40, 100], [70, 10, 90, 40], [72, 10, 92, 41]]
+
+
 def test_tiles_without_overlap_join_what_touches_their_border():
     tiles = np.array([[0.0, 0, 64, 64], [0, 64, 64, 128]])
     boxes = [[10, 40, 30, 64], [10, 64, 30, 80], [40, 50, 60, 60], [40, 70, 60, 90]]
@@ -103,7 +109,7 @@ def test_tiles_without_overlap_join_what_touches_their_border():
 def test_classes_and_boxes_of_one_tile_stay_apart_and_order_does_not_matter(method):
     generator = np.random.default_rng(3)
     rule, boxes = MergeRule(method=method), random_boxes(generator, 120)
-    same_tile = detections(boxes, tiles=[0] * 120)
+    same_tile = detections(boxes + 200, tiles=[0] * 120)
     assert len(merge_tiles(same_tile, TILES, SIZE, rule)) == 120
     twice = detections([boxes[0]] * 2, classes=[1, 2])
     assert len(merge_tiles(twice, TILES, SIZE, rule)) == 2
