@@ -1147,6 +1147,7 @@ def predict(
     merge_overlap: str = 'iou',
     merge_threshold: float | None = None,
     min_score: float = 0.0,
+    geojson: bool = False,
     source: StrPath | None = None,
     no_windows: bool = False,
     overwrite: bool = False,
@@ -1170,6 +1171,8 @@ def predict(
         merge_overlap: of nms, nmm and greedy-nmm: iou, or ios, the intersection over the smaller box.
         merge_threshold: smallest overlap of two boxes of one object (default: 0.3 for shared, 0.5 for the others).
         min_score: leave out boxes with a lower score (default: 0).
+        geojson: also write a GeoJSON file for each picture of tiles: boxes or outlines of classes, on the map if the
+            source is georeferenced.
         source: new pictures, scans or clips instead of a data set.
         no_windows: crop or pad new volumes to the recipe's shape instead of overlapping windows.
         overwrite: replace earlier predictions there, if halofeed wrote all files in the folder and none has changed.

@@ -88,6 +88,12 @@ def _add_predict(parser: CommandParser) -> None:
         metavar="SCORE",
         help="leave out boxes with a lower score (default: 0)",
     )
+    parser.add_argument(
+        "--geojson",
+        action="store_true",
+        help="also write a GeoJSON file for each picture of tiles: boxes or outlines of classes, on the map if "
+        "the source is georeferenced",
+    )
     parser.add_argument("--source", metavar="PATH", help="new pictures, scans or clips instead of a data set")
     parser.add_argument(
         "--no-windows",
@@ -313,9 +319,9 @@ def run_predict(parsed: argparse.Namespace, _: list[str]) -> int:
     """Run `halofeed predict`."""
     run = _open_run(parsed)
     from halofeed.trainer.loaded_run import choose_split
-    from halofeed.trainer.predict import SOURCE_NOUNS, BoxOptions, predict
+    from halofeed.trainer.predict import SOURCE_NOUNS, PredictionOptions, predict
 
-    options = BoxOptions(rule=_merge_rule(parsed), min_score=parsed.min_score)
+    options = PredictionOptions(rule=_merge_rule(parsed), min_score=parsed.min_score, geojson=parsed.geojson)
     with contextlib.ExitStack() as stack:
         if parsed.source is not None:
             if parsed.data is not None or parsed.split:

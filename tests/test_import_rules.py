@@ -53,7 +53,7 @@ MAY_IMPORT_PACKAGES: dict[str, dict[str, str]] = {
     },
     "trainer": {
         **dict.fromkeys(("numpy", "jax", "flax", "optax", "orbax", "scipy", "tensorboardX"), ANYWHERE),
-        **dict.fromkeys(("PIL", "h5py", "libtpu", "pycocotools", "tensorflow"), INSIDE_FUNCTIONS),
+        **dict.fromkeys(("PIL", "h5py", "libtpu", "pycocotools", "tensorflow", "tifffile"), INSIDE_FUNCTIONS),
     },
     "inspection": dict.fromkeys(("numpy", "cv2", "PIL", "jinja2", "markupsafe"), ANYWHERE)
     | {"pyarrow": INSIDE_FUNCTIONS},
@@ -69,6 +69,7 @@ ONLY_IN_FILES = {
     ("trainer", "tensorboardX"): {"trainer/log.py"},
     ("trainer", "scipy"): {"trainer/metrics.py"},
     ("trainer", "pycocotools"): {"trainer/metrics.py"},
+    ("trainer", "tifffile"): {"trainer/source_grid.py"},
     ("trainer", "h5py"): {"trainer/models/keras_weights.py"},
     ("trainer", "libtpu"): {"trainer/plan/topologies.py"},
     ("trainer", "PIL"): {"trainer/source_grid.py"},

@@ -26,7 +26,7 @@ from halofeed.trainer.run_folder import Run
 from halofeed.trainer.task import Metrics, check_has_labels, check_no_class_overlap, check_single_label
 from halofeed.trainer.tasks.segmentation import Segmentation
 from halofeed.trainer.training_setup import build_training_setup
-from halofeed.trainer.whole_pictures import whole_picture_metrics
+from halofeed.trainer.whole_pictures import has_picture_tiles, whole_picture_metrics
 
 
 class LoadedRun:
@@ -71,7 +71,7 @@ class LoadedRun:
         self._setup = build_training_setup(config, self.facts, make_mesh(config.cores_per_replica))
         self._data, self._split, self._manifest = data, split, manifest
         self._metadata = SplitMetadata(data, split)
-        self._has_tiles = self._metadata.has_tiles
+        self._has_tiles = self._metadata.has_tiles or has_picture_tiles(self._metadata)
         if (with_probabilities or self._has_tiles) and isinstance(self._setup.task, Segmentation):
             task = replace(self._setup.task, with_probabilities=True)
             self._setup = replace(self._setup, task=task)

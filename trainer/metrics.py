@@ -14,6 +14,7 @@ from scipy import ndimage
 
 from halofeed.loader.batch import join_id
 from halofeed.system.errors import UsageError
+from halofeed.trainer.detection.sparse_coco import SparseMatching
 from halofeed.trainer.source_grid import BOX_DECIMALS, SCORE_DECIMALS, boxes_in_source
 from halofeed.trainer.task import Host
 
@@ -253,9 +254,10 @@ class WholeCocoMetrics(CocoMetrics):
 
     def _evaluate(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         with contextlib.redirect_stdout(io.StringIO()):
-            from halofeed.trainer.detection.sparse_coco import SparseCocoEval
+            from pycocotools.cocoeval import COCOeval
 
-            evaluation = SparseCocoEval(*self._sides(), iouType="bbox")
+            sparse = type("SparseCocoEval", (SparseMatching, COCOeval), {})
+            evaluation = sparse(*self._sides(), iouType="bbox")
             most = max((len(rows) for rows in self._detections), default=0)
             evaluation.params.maxDets = [1, 10, max(100, most)]
             evaluation.evaluate()
@@ -324,14 +326,21 @@ class SegmentationMetrics:
                 is_ignored = true == self._ignore_label
                 predicted, true = np.where(is_ignored, 0, predicted), np.where(is_ignored, 0, true)
             dice = dice_per_class(predicted, true, len(self.labels))
-            self.examples += 1
-            self._dice.append(dice)
+            distances = None
             if self._distance is not None:
                 spacing = self._distance.spacing(truth, row)
-                self._distances.append(hausdorff_per_class(predicted, true, len(self.labels), spacing))
+                distances = hausdorff_per_class(predicted, true, len(self.labels), spacing)
+            self.add_example(dice, distances)
             if not np.isnan(dice).all():
                 scores[row] = np.nanmean(dice)
         return scores
+
+    def add_example(self, dice: NDArray[np.float64], distances: NDArray[np.float64] | None) -> None:
+        """Add the Dice and the distances of one example, float64 [classes - 1] each; None if they were not measured."""
+        self.examples += 1
+        self._dice.append(dice)
+        if distances is not None:
+            self._distances.append(distances)
 
     def result(self) -> dict[str, Any]:
         """Return `dice`, `hausdorff95_mm` (`hausdorff95_pixels` for pictures), each `..._per_class`, and `examples`.
@@ -405,10 +414,19 @@ def dice_per_class(predicted: NDArray[Any], true: NDArray[Any], classes: int) ->
     >>> dice_per_class(np.array([1, 1, 0, 2]), np.array([1, 0, 0, 0]), 4).round(3).tolist()
     [0.667, 0.0, nan]
     """
+    return dice_of_table(confusion_table(predicted, true, classes))
+
+
+def confusion_table(predicted: NDArray[Any], true: NDArray[Any], classes: int) -> NDArray[np.int64]:
+    """Return the number of voxels of each true and predicted class, int64 [true class, predicted class]."""
     pairs = np.bincount(true.ravel().astype(np.int64) * classes + predicted.ravel(), minlength=classes**2)
-    table = pairs.reshape(classes, classes)
+    return pairs.reshape(classes, classes)
+
+
+def dice_of_table(table: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Return `dice_per_class` from a table of `confusion_table`, which may be a sum over parts of an image."""
     both, sizes = np.diag(table)[1:], (table.sum(0) + table.sum(1))[1:]
-    dice = np.full(classes - 1, np.nan)
+    dice = np.full(len(sizes), np.nan)
     np.divide(2.0 * both, sizes, out=dice, where=sizes > 0)
     return dice
 

@@ -22,10 +22,12 @@ from halofeed.trainer.source_grid import BOX_DECIMALS, SCORE_DECIMALS, boxes_in_
 from halofeed.trainer.task import Host, Metrics, valid_host
 from halofeed.trainer.tasks.classification import Classification, ClassificationMetrics
 from halofeed.trainer.tasks.detection import Detection
+from halofeed.trainer.tasks.segmentation import Segmentation
+from halofeed.trainer.whole_masks import WholeSegmentationMetrics
 
 
 @dataclass(frozen=True, kw_only=True)
-class WholePicture:
+class TiledSource:
     """A source picture whose tiles are records.
 
     Args:
@@ -43,7 +45,7 @@ class WholePicture:
     tiles: int
 
 
-def whole_pictures(metadata: SplitMetadata) -> dict[str, WholePicture]:
+def whole_pictures(metadata: SplitMetadata) -> dict[str, TiledSource]:
     """Return the source pictures of a split of tiles by their keys, in stored order."""
     first: dict[str, RecordMetadata] = {}
     counts: dict[str, int] = {}
@@ -51,7 +53,7 @@ def whole_pictures(metadata: SplitMetadata) -> dict[str, WholePicture]:
         first.setdefault(record.key, record)
         counts[record.key] = counts.get(record.key, 0) + 1
     return {
-        key: WholePicture(
+        key: TiledSource(
             id=record.id, key=key, source=record.source, size=record.source_size, tiles=counts[key]
         )
         for key, record in first.items()
@@ -90,7 +92,7 @@ class BoxCollector:
         self,
         metadata: SplitMetadata,
         rule: MergeRule,
-        pictures: Mapping[str, WholePicture],
+        pictures: Mapping[str, TiledSource],
         min_score: float = 0.0,
     ) -> None:
         self.pictures, self._rule, self._min_score = pictures, rule, min_score
@@ -102,7 +104,7 @@ class BoxCollector:
         record: RecordMetadata,
         row: Mapping[str, NDArray[Any]],
         objects: Mapping[int, Sequence[float]] | None = None,
-    ) -> tuple[WholePicture, TileDetections, Mapping[int, Sequence[float]]] | None:
+    ) -> tuple[TiledSource, TileDetections, Mapping[int, Sequence[float]]] | None:
         """Add the detections of a tile.
 
         Args:
@@ -205,11 +207,11 @@ def _objects(metadata: SplitMetadata, record_id: int) -> dict[int, Sequence[floa
 class ClassCollector:
     """Mean probabilities of pictures over their tiles."""
 
-    def __init__(self, pictures: Mapping[str, WholePicture]) -> None:
+    def __init__(self, pictures: Mapping[str, TiledSource]) -> None:
         self.pictures = pictures
         self._open: dict[str, tuple[int, NDArray[np.float64]]] = {}
 
-    def add(self, key: str, probabilities: NDArray[Any]) -> tuple[WholePicture, NDArray[np.float64]] | None:
+    def add(self, key: str, probabilities: NDArray[Any]) -> tuple[TiledSource, NDArray[np.float64]] | None:
         """Add the probabilities [class] of a tile; return the picture and its mean after the last tile, else None."""
         picture = self.pictures[key]
         count, total = self._open.pop(key, (0, np.zeros(len(probabilities))))
@@ -257,4 +259,7 @@ def whole_picture_metrics(
         return WholeDetectionMetrics(task, metadata, rule or MergeRule())
     if isinstance(task, Classification):
         return WholeClassMetrics(task, metadata)
+    # Metrics of masks need probabilities to blend.
+    if isinstance(task, Segmentation) and task.with_probabilities:
+        return WholeSegmentationMetrics(task, metadata)
     return None

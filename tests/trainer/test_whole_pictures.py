@@ -9,7 +9,7 @@ from PIL import Image
 
 from halofeed.loader import Loader
 from halofeed.trainer.detection.merge_tiles import MergeRule
-from halofeed.trainer.predict import BoxOptions, predict_batches
+from halofeed.trainer.predict import PredictionOptions, predict_batches
 from halofeed.trainer.record_metadata import SplitMetadata
 from halofeed.trainer.tasks.classification import Classification
 from halofeed.trainer.tasks.detection import Detection
@@ -123,9 +123,13 @@ def test_pieces_that_are_not_merged_are_counted_as_wrong_and_low_scores_are_left
         metrics.update(*batch)
     assert metrics.result()["mAP"] < 0.95
     facts = facts_of("detection", done.manifest.labels, done.manifest.field("image").shape)
-    options = BoxOptions(rule=MergeRule(method="none"), min_score=0.8)
-    predict_batches(found_by_tile(done), done.folder, "train", tmp_path, facts=facts, options=options)
-    assert min(one["score"] for one in json.loads((tmp_path / "detections.json").read_text())) >= 0.8
+    options = PredictionOptions(rule=MergeRule(method="none"), min_score=0.8, geojson=True)
+    out = tmp_path / "p"
+    document = predict_batches(found_by_tile(done), done.folder, "train", out, facts=facts, options=options)
+    found = json.loads((out / "detections.json").read_text())
+    assert min(one["score"] for one in found) >= 0.8
+    features = [len(json.loads((out / one["file"]).read_text())["features"]) for one in document["geojson"]]
+    assert sum(features) == len(found) and len(features) == 3
 
 
 def test_the_class_of_a_picture_is_that_of_the_mean_over_its_tiles(tmp_path):

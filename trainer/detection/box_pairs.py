@@ -19,10 +19,10 @@ PAIRS_AT_ONCE = 1 << 21
 """Maximum number of pairs in memory that may not intersect, unless one box alone has more."""
 
 Boxes = NDArray[np.float64]
-Rows = NDArray[np.int64]
+RowNumbers = NDArray[np.int64]
 
 
-def intersecting_pairs(boxes: ArrayLike, others: ArrayLike) -> tuple[Rows, Rows]:
+def intersecting_pairs(boxes: ArrayLike, others: ArrayLike) -> tuple[RowNumbers, RowNumbers]:
     """Return all pairs of boxes whose intersection has an area.
 
     Time and memory grow with the number of boxes and of pairs that share a cell.
@@ -46,7 +46,7 @@ def intersecting_pairs(boxes: ArrayLike, others: ArrayLike) -> tuple[Rows, Rows]
     return first[order], second[order]
 
 
-def _pairs_by_cells(one: Boxes, two: Boxes) -> Iterator[tuple[Rows, Rows]]:
+def _pairs_by_cells(one: Boxes, two: Boxes) -> Iterator[tuple[RowNumbers, RowNumbers]]:
     """Yield the pairs of all cells, in parts."""
     low = np.minimum(one[:, :2].min(0), two[:, :2].min(0))
     one, two = (side - np.tile(low, 2) for side in (one, two))
@@ -77,7 +77,7 @@ def _pairs_by_cells(one: Boxes, two: Boxes) -> Iterator[tuple[Rows, Rows]]:
         begin = stop
 
 
-def _touched_cells(boxes: Boxes, side: float, columns: int) -> tuple[Rows, Rows]:
+def _touched_cells(boxes: Boxes, side: float, columns: int) -> tuple[RowNumbers, RowNumbers]:
     """Return the row of a box and the number of a cell for each cell that each box touches."""
     cells = (boxes // side).astype(np.int64)
     sizes = cells[:, 2:] - cells[:, :2] + 1
@@ -88,7 +88,7 @@ def _touched_cells(boxes: Boxes, side: float, columns: int) -> tuple[Rows, Rows]
     return rows, (cells[rows, 0] + down) * columns + cells[rows, 1] + right
 
 
-def _ranges(starts: Rows, counts: Rows) -> Rows:
+def _ranges(starts: RowNumbers, counts: RowNumbers) -> RowNumbers:
     """Return the ranges of `counts` numbers from `starts` on, one after the other."""
     ends = np.cumsum(counts)
     total = int(ends[-1]) if len(ends) else 0

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from halofeed.system.errors import UsageError
-from halofeed.trainer.detection.box_pairs import Boxes, Rows, intersecting_pairs, iou, over_smaller
+from halofeed.trainer.detection.box_pairs import Boxes, RowNumbers, intersecting_pairs, iou, over_smaller
 
 CUT_SHARE: Final = 1 / 64
 """Distance from a border of a tile, as a share of the tile's side, within which a box counts as cut there."""
@@ -86,13 +86,13 @@ class TileDetections:
 
     boxes: Boxes
     scores: NDArray[np.float64]
-    classes: Rows
-    tiles: Rows
+    classes: RowNumbers
+    tiles: RowNumbers
 
     def __len__(self) -> int:
         return len(self.boxes)
 
-    def take(self, rows: Rows | NDArray[np.bool_]) -> TileDetections:
+    def take(self, rows: RowNumbers | NDArray[np.bool_]) -> TileDetections:
         """Return the detections of these rows."""
         return TileDetections(**{name: values[rows] for name, values in vars(self).items()})
 
@@ -190,7 +190,7 @@ def _merge_shared(found: TileDetections, frames: _Frames, rule: MergeRule) -> Ti
     return _merged(found, frames, groups.members())
 
 
-def _pairs(boxes: Boxes, tiles: Rows) -> tuple[Rows, Rows]:
+def _pairs(boxes: Boxes, tiles: RowNumbers) -> tuple[RowNumbers, RowNumbers]:
     """Return the pairs of intersecting boxes of different tiles, the one with the higher score first."""
     one, two = intersecting_pairs(boxes, boxes)
     kept = (one < two) & (tiles[one] != tiles[two])

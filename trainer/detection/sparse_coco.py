@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from pycocotools.cocoeval import COCOeval
 
 from halofeed.trainer.detection.box_pairs import intersecting_pairs
 
@@ -18,8 +17,13 @@ _Candidates = list[list[tuple[int, float]]]
 """For each detection by decreasing score, the objects that it overlaps and the overlaps."""
 
 
-class SparseCocoEval(COCOeval):  # type: ignore[misc]
-    """`pycocotools.cocoeval.COCOeval` of boxes by category, with the same results."""
+class SparseMatching:
+    """Methods for a subclass of `pycocotools.cocoeval.COCOeval` of boxes by category, which has the same results."""
+
+    params: Any
+    ious: Any
+    _gts: Any
+    _dts: Any
 
     def computeIoU(self, imgId: int, catId: int) -> _Candidates:  # noqa: N802, N803
         """Return the objects that each detection overlaps by the lowest threshold or more."""
