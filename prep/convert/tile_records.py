@@ -297,7 +297,13 @@ class TileConverter:
         groups = [
             (
                 windows.columns[first:last],
-                RowReader(reader, source.level, source.group_columns(first, last), source.values.bands),
+                RowReader(
+                    reader,
+                    source.level,
+                    source.group_columns(first, last),
+                    source.values.bands,
+                    finds_missing=source.values.finds_missing,
+                ),
             )
             for first, last in source.column_groups()
         ]

@@ -73,11 +73,14 @@ class TileValues:
         bands: numbers of the bands that are kept, from 0; None for all.
         range: range that becomes 0 to 255; None keeps values, or converts them as those of other pictures.
         options: conversion of the values of pictures of gray or color; None for bands.
+        finds_missing: whether pixels may be missing. A transparent pixel counts as missing where alpha is dropped, as
+            in GDAL; where alpha is stored or blended, it is a pixel like any other.
     """
 
     bands: tuple[int, ...] | None
     range: ValueRange | None
     options: ReadOptions | None
+    finds_missing: bool
 
     def apply(self, pixels: NDArray[Any]) -> tuple[NDArray[Any], tuple[str, ...]]:
         """Return the channels of pixels [height, width, band], and notes of conversions."""
@@ -125,7 +128,10 @@ def plan_values(
         if as_picture
         else None
     )
-    return TileValues(bands=bands, range=values, options=options)
+    uses_alpha = options is not None and (options.channels == 4 or options.alpha == "blend")
+    has_alpha = facts.color in ("gray-alpha", "rgba")
+    finds_missing = not (has_alpha and uses_alpha and facts.nodata is None)
+    return TileValues(bands=bands, range=values, options=options, finds_missing=finds_missing)
 
 
 def _chosen_bands(recipe: Recipe, facts: RegionFacts) -> tuple[int, ...] | None:

@@ -70,10 +70,10 @@ class TileOptions:
 
     def tile_problems(self) -> Iterator[str]:
         """Yield a message for each of these options that has a wrong value or contradicts another of them."""
-        yield from self._scale_problems()
-        yield from self._content_problems()
+        yield from self._tile_scale_problems()
+        yield from self._tile_content_problems()
 
-    def _scale_problems(self) -> list[str]:
+    def _tile_scale_problems(self) -> list[str]:
         return problems_of(
             (
                 not 0 < self.scale <= 64,
@@ -86,7 +86,7 @@ class TileOptions:
             (self.gsd_m and self.scale != 1, "--scale and --gsd-m both scale the picture; give one of them"),
         )
 
-    def _content_problems(self) -> list[str]:
+    def _tile_content_problems(self) -> list[str]:
         numbers = self.bands
         return problems_of(
             (

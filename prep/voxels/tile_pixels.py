@@ -38,7 +38,7 @@ def scale_window(
 ) -> tuple[NDArray[Any], NDArray[np.bool_] | None]:
     """Scale the window of a level to a tile, without padding.
 
-    Pixels are those of `resize_image` for the complete level, but for shrunk uint8: of these up to one in 1,000 differs
+    Pixels are those of `resize_image` for the complete level, but for shrunk uint8: of these up to 3 in 1,000 differ
     by one level, because Pillow takes the window's position in float32 (`(ffff)` in its _imaging.c).
 
     Args:
