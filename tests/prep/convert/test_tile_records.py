@@ -175,7 +175,7 @@ def test_twelve_bits_in_sixteen_are_scaled_as_in_other_pictures(tmp_path):
     check_crops(tiles_of(tmp_path / "a.tif", dtype="uint16"), pixels)
     pixels[-1, -1] = 5000
     write(tmp_path / "a.tif", pixels)
-    with pytest.raises(SourceError, match="largest value is 5000.*--sample-bits 14"):
+    with pytest.raises(SourceError, match=r"largest value is 5000.*--sample-bits 14"):
         tiles_of(tmp_path / "a.tif", sample_bits=12)
 
 
@@ -211,7 +211,7 @@ def test_ground_sample_distance_decides_the_scale(tmp_path):
         scaled = (round(HEIGHT / 2 + 1e-9), round(WIDTH / 4))
         assert first[keys.TILE_WHOLE].tolist() == list(scaled[:: 1 if orientation == 1 else -1])
     write(tmp_path / "b.tif", pixels)
-    with pytest.raises(SourceError, match="no ground sample distance.*--scale"):
+    with pytest.raises(SourceError, match=r"no ground sample distance.*--scale"):
         tiles_of(tmp_path / "b.tif", gsd_m=2.0)
 
 
