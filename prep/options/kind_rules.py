@@ -70,8 +70,7 @@ PICTURE_DEFAULTS: Mapping[str, Any] = {
 }
 """Defaults of pictures and of the frames of a clip."""
 
-TILE_DTYPES = ("uint8", "uint16", "int16", "float32")
-"""Types of stored tiles, which may keep the values of the file."""
+PICTURE_DTYPES = ("uint8", "uint16")
 MAX_BANDS = 256
 """Channels of a record; hyperspectral pictures have up to about 250 bands."""
 _PADDED = "--resize keep-aspect --pad in place of --height and --width"
@@ -97,7 +96,7 @@ def _whole_picture_problems(recipe: RecipeOptions) -> list[str]:
             f"--channels {recipe.channels}: expected 1, 3 or 4 for pictures; other bands need --fit tiles",
         ),
         (
-            recipe.dtype not in ("uint8", "uint16"),
+            recipe.dtype not in PICTURE_DTYPES,
             f"--dtype {recipe.dtype}: expected uint8 or uint16 for pictures; for volumes give --depth, --height "
             "and --width",
         ),
@@ -107,9 +106,15 @@ def _whole_picture_problems(recipe: RecipeOptions) -> list[str]:
 def _tile_problems(recipe: RecipeOptions) -> Iterator[str]:
     """Yield a message for each setting that tiles of pictures cannot have."""
     yield from recipe.tile_problems()
+    yield from _tile_size_problems(recipe)
+    yield from _band_problems(recipe)
+    yield from _range_problems(recipe)
+
+
+def _tile_size_problems(recipe: RecipeOptions) -> list[str]:
     tile, overlap = (recipe.height, recipe.width), tile_overlap_of(recipe)
-    scaled = recipe.scale != 1 or recipe.gsd_m
-    yield from problems_of(
+    is_scaled = recipe.scale != 1 or recipe.gsd_m
+    return problems_of(
         (
             recipe.resize != "fixed-shape",
             f"--resize {recipe.resize}: --fit tiles keeps the pixels, and --scale scales them; leave --resize out",
@@ -119,32 +124,44 @@ def _tile_problems(recipe: RecipeOptions) -> Iterator[str]:
             f"--tile-overlap {overlap[0]},{overlap[1]}: expected less than --height {tile[0]} and --width {tile[1]}",
         ),
         (
-            recipe.dtype not in TILE_DTYPES,
-            f"--dtype {recipe.dtype}: expected one of {', '.join(TILE_DTYPES)} for tiles of pictures",
+            is_scaled and recipe.interpolation != KERNEL_NAMES[0],
+            f"--interpolation {recipe.interpolation}: tiles are scaled with {KERNEL_NAMES[0]}; leave it out",
         ),
+    )
+
+
+def _band_problems(recipe: RecipeOptions) -> list[str]:
+    return problems_of(
         (
             recipe.bands and recipe.channels != len(recipe.bands),
             f"--channels {recipe.channels}: --bands names {plural(len(recipe.bands), 'band')}; leave one of them out",
         ),
         (
-            recipe.channels > MAX_BANDS,
-            f"--channels {recipe.channels}: expected at most {MAX_BANDS}; choose bands with --bands",
+            not 1 <= recipe.channels <= MAX_BANDS,
+            f"--channels {recipe.channels}: expected 1 to {MAX_BANDS}; choose bands with --bands",
         ),
+        (
+            recipe.encoding == "png" and recipe.channels not in (1, 3, 4),
+            f"--encoding png holds 1, 3 or 4 channels, and there are {recipe.channels}; take --encoding raw",
+        ),
+    )
+
+
+def _range_problems(recipe: RecipeOptions) -> list[str]:
+    """Return a message for each type of stored values that the values cannot have."""
+    return problems_of(
         (
             recipe.value_range and recipe.window_percentiles,
             "--value-range and --window-percentiles both set the range of the values; give one of them",
         ),
         (
-            (recipe.value_range or recipe.window_percentiles) and recipe.dtype != "uint8",
+            recipe.ranges_values() and recipe.dtype != "uint8",
             f"--dtype {recipe.dtype}: a range of values becomes 0 to 255 of uint8; leave --dtype or the range out",
         ),
         (
-            scaled and recipe.interpolation != KERNEL_NAMES[0],
-            f"--interpolation {recipe.interpolation}: tiles are scaled with {KERNEL_NAMES[0]}; leave it out",
-        ),
-        (
-            recipe.encoding == "png" and recipe.channels not in (1, 3, 4),
-            f"--encoding png holds 1, 3 or 4 channels, and there are {recipe.channels}; take --encoding raw",
+            recipe.dtype not in PICTURE_DTYPES,
+            f"--dtype {recipe.dtype}: expected uint8 or uint16 for tiles of pictures; other values become uint8 by "
+            "--value-range LOW,HIGH or --window-percentiles 2,98",
         ),
     )
 
