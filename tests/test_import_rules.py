@@ -78,10 +78,14 @@ ONLY_IN_FILES = {
     ("prep", "isal"): {"prep/formats/volume/streams.py"},
     ("prep", "h5py"): {"prep/formats/volume/minc.py"},
     ("prep", "nibabel"): {"prep/formats/volume/nifti.py"},
-    ("prep", "pydicom"): {f"prep/formats/dicom/{name}.py" for name in ("headers", "sop_classes", "pixels")},
+    ("prep", "pydicom"): {
+        "prep/formats/region/slide_headers.py",
+        *(f"prep/formats/dicom/{name}.py" for name in ("headers", "sop_classes", "pixels")),
+    },
     ("prep", "tifffile"): {f"prep/formats/region/tiff_{part}.py" for part in ("blocks", "regions")},
     ("prep", "imagecodecs"): {
-        f"prep/formats/region/{name}.py" for name in ("tiff_blocks", "tiff_regions", "png_rows")
+        f"prep/formats/region/{name}.py"
+        for name in ("tiff_blocks", "tiff_regions", "png_rows", "slide_regions")
     },
     ("prep", "pyvips"): {"prep/formats/region/jpeg_rows.py"},
     ("prep", "rle"): {"prep/formats/dicom/pixels.py"},
@@ -478,6 +482,7 @@ MAY_OPEN = {
     ("pipelines/workers.py", "socket.socketpair"): _PROCESS,
     ("prep/annotations/container_rows.py", "tarfile.open"): _MEMORY,
     ("prep/formats/clip/video.py", "cv2.VideoCapture"): _MEMORY,
+    ("prep/formats/region/slide_headers.py", "pydicom.dcmread"): _MEMORY,
     ("prep/formats/volume/nifti.py", "gzip.GzipFile"): _MEMORY,
     ("prep/sources/parquet.py", "pyarrow.parquet.ParquetFile"): _MEMORY,
     ("system/console.py", "os.open"): _PROCESS,

@@ -234,12 +234,12 @@ def _find_images(search: _Search, recipe: Recipe, source: Path, links: Path) -> 
     """Search a folder for images, or find the files of one image; `links` is a folder to make if it is needed."""
     is_file = check_source_path("--source", str(source))
     root = _link_alone(source, links) if is_file else str(source)
-    listing = recipe.rules.select_files(LocalFiles(root))
+    listing = recipe.rules.select_files(recipe, LocalFiles(root))
     images = search.list_images(listing, recipe)
     # Without clips in the folder, its files may be the frames of one.
     if search.may_be_folder and not (images or is_file):
         root = _link_alone(source.resolve(), links)
-        listing = recipe.rules.select_files(LocalFiles(root))
+        listing = recipe.rules.select_files(recipe, LocalFiles(root))
         images = search.list_images(listing, recipe)
     files = listing.files
     paths = list(files.sizes())

@@ -54,12 +54,19 @@ class RowReader:
         level: number of the level.
         columns: first column, and the one after the last.
         bands: numbers of the bands to keep, from 0; None for all.
+        finds_missing: whether to read which pixels are missing.
     """
 
     def __init__(
-        self, reader: RegionReader, level: int, columns: tuple[int, int], bands: Sequence[int] | None = None
+        self,
+        reader: RegionReader,
+        level: int,
+        columns: tuple[int, int],
+        bands: Sequence[int] | None = None,
+        *,
+        finds_missing: bool = True,
     ) -> None:
-        self._reader, self._level = reader, level
+        self._reader, self._level, self._finds_missing = reader, level, finds_missing
         self._left, self._right = columns
         self._bands = None if bands is None else list(bands)
         self._step = reader.facts.row_steps[level]
@@ -113,7 +120,7 @@ class RowReader:
     def _read(self, first: int, end: int) -> tuple[Pixels, Valid]:
         window = (self._level, first, self._left, end - first, self._right - self._left)
         pixels = self._reader.read(*window)
-        valid = self._reader.read_valid(*window)
+        valid = self._reader.read_valid(*window) if self._finds_missing else None
         return (pixels if self._bands is None else pixels[..., self._bands]), valid
 
 
