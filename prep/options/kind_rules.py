@@ -246,11 +246,12 @@ def _select_pictures(recipe: RecipeOptions, files: SourceFiles) -> FileSelection
     if not cuts_pictures(recipe):
         return FileSelection(files=files)
     # Only tiles show a slide, so DICOM files are pictures for them alone.
-    from halofeed.prep.formats.region.slide_headers import is_slide
+    from halofeed.prep.formats.region.slide_headers import SlideIndex
 
+    slides = SlideIndex(files)
     return FileSelection(
         files=files,
-        takes=lambda path: is_image_name(path) or (path.lower().endswith(".dcm") and is_slide(files, path)),
+        takes=lambda path: is_image_name(path) or (path.lower().endswith(".dcm") and path in slides),
     )
 
 

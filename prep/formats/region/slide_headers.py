@@ -6,8 +6,11 @@ that the header lists (TILED_SPARSE). Source: DICOM PS3.3, A.32.8 and C.8.12.4, 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import pairwise
 from posixpath import dirname
 from typing import TYPE_CHECKING, Any
 
@@ -22,11 +25,16 @@ if TYPE_CHECKING:
 
 _VOLUME = "VOLUME"
 """Third value of Image Type of a resolution of the slide; others are LABEL, OVERVIEW and THUMBNAIL (C.8.12.4.1.1)."""
-_PREAMBLE = 132
+_META_BYTES = 1024
+_SLIDE_CLASS = re.compile(rb"%b(?![\d.])" % re.escape(SLIDE_CLASS).encode())
+_LAST_BRIEF_TAG = 0x00480007
+"""Total Pixel Matrix Rows. The tags behind it may list the places of 100,000 frames, which a listing does not need."""
+_PIXEL_DATA = 0x7FE00010
 _BLOCK_BYTES = 256 << 10
 _NUMBERS_ONLY = (
     *(
         "SOPClassUID",
+        "SOPInstanceUID",
         "ImageType",
         "SeriesInstanceUID",
         "Rows",
@@ -84,65 +92,102 @@ class SlideHeader:
     extended_offsets: tuple[int, ...]
 
 
-def is_slide(files: SourceFiles, path: str) -> bool:
-    """Return whether a file is the largest resolution of a DICOM slide; other resolutions are levels of its picture."""
-    try:
-        if not _is_dicom(files, path):
-            return False
-        data, _ = _read(files, path)
-        if not _is_volume(data):
-            return False
-        own = _pixels_of(data)
-        return all(
-            _pixels_of(other) < own or (_pixels_of(other) == own and path <= name)
-            for name, other in _siblings(files, path, str(data.SeriesInstanceUID))
-        )
-    except (SourceError, AttributeError):
-        return False
+class SlideIndex:
+    """Index of the slides of a source: the DICOM files that are pictures, and not a lower resolution of another.
+
+    The headers of a folder are read once, when the first of its files is asked for.
+    """
+
+    def __init__(self, files: SourceFiles) -> None:
+        self._files = files
+        self._folders: dict[str, frozenset[str]] = {}
+
+    def __contains__(self, path: str) -> bool:
+        folder = dirname(path)
+        if folder not in self._folders:
+            self._folders[folder] = frozenset(_pictures_in(self._files, folder))
+        return path in self._folders[folder]
 
 
-def read_levels(files: SourceFiles, path: str) -> list[SlideHeader]:
-    """Return the header of a slide, and those of its lower resolutions beside it, from the largest.
+def _pictures_in(files: SourceFiles, folder: str) -> list[str]:
+    """Return the files of a folder that are pictures; a damaged slide is one, so that its fault is reported."""
+    pictures, found = list[str](), list[_Instance]()
+    for name in files.files_in(folder):
+        try:
+            found += [one] if (one := _brief(files, name)) is not None else []
+        except SourceError:
+            pictures.append(name)
+    largest = list[_Instance]()
+    for one in sorted(found, key=lambda one: (-one.pixels, one.path)):
+        # A series may hold several regions of a slide, each with its resolutions.
+        if not any(one.series == other.series and _is_reduced(one.size, other.size) for other in largest):
+            largest.append(one)
+    return pictures + [one.path for one in largest]
+
+
+def read_levels(files: SourceFiles, path: str) -> tuple[list[SlideHeader], int]:
+    """Return the headers of a slide and of its lower resolutions beside it, from the largest; and how many are damaged.
 
     Raises:
         SourceError: the file is no resolution of a slide, or of a kind that is not supported.
     """
-    data, at = _read(files, path)
-    if str(data.get("SOPClassUID", "")) != SLIDE_CLASS:
-        raise decode_error(
-            "DICOM file is no whole-slide image",
-            "convert scans with --depth; save single pictures as 16-bit PNG files",
-        )
-    if not _is_volume(data):
-        raise decode_error(
-            "DICOM file is a label, an overview or a thumbnail of a slide",
-            f"its Image Type is {'/'.join(map(str, data.get('ImageType', ())))}; name the file with the pixels of the "
-            "slide, whose Image Type has VOLUME",
-        )
-    first = _header(path, data, at)
+    with _header_failures():
+        data, at = _read(files, path)
+        if str(data.get("SOPClassUID", "")) != SLIDE_CLASS:
+            raise decode_error(
+                "DICOM file is no whole-slide image",
+                "convert scans with --depth; save single pictures as 16-bit PNG files",
+            )
+        siblings, damaged = _siblings(files, path, str(data.get("SeriesInstanceUID", "")))
+        if not _is_volume(data):
+            raise _no_resolution(data, siblings)
+        first = _header(path, data, at)
+        _check_alone(first, str(data.get("SOPInstanceUID", "")), siblings)
     levels = [first]
-    others = []
-    for name, other in _siblings(files, path, first.series):
-        if _pixels_of(other) < first.size[0] * first.size[1]:
-            again, place = _read(files, name)
-            others.append(_header(name, again, place))
-    for header in sorted(others, key=lambda one: one.size, reverse=True):
+    for one in sorted(siblings, key=lambda one: (-one.pixels, one.path)):
         # A resolution shows the same field of view; another region of the slide does not.
-        if _is_reduction(header, first) and header.size < levels[-1].size:
+        if one.size == levels[-1].size or not _is_reduced(one.size, first.size):
+            continue
+        try:
+            with _header_failures():
+                header = _header(one.path, *_read(files, one.path))
+        except SourceError:
+            damaged += 1
+            continue
+        if (header.samples, header.bits) == (first.samples, first.bits):
             levels.append(header)
-    return levels
+    return levels, damaged
 
 
-def _is_reduction(small: SlideHeader, large: SlideHeader) -> bool:
-    """Return whether the sides are those of the large one divided by one factor, up to rounding to a pixel."""
-    if (small.samples, small.bits) != (large.samples, large.bits):
-        return False
-    factor = large.size[0] / small.size[0]
-    return abs(large.size[1] / factor - small.size[1]) <= 1 + small.size[1] / 100
+def _no_resolution(data: Dataset, siblings: list[_Instance]) -> SourceError:
+    kind = "/".join(map(str, data.get("ImageType", ())))
+    largest = min(siblings, key=lambda one: (-one.pixels, one.path), default=None)
+    cure = "its folder has no file of the series with VOLUME in Image Type: add the slide's other files"
+    if largest is not None:
+        cure = f"name the file with the most pixels, {largest.path}"
+    return decode_error(
+        "DICOM file is a label, an overview or a thumbnail of a slide", f"its Image Type is {kind}; {cure}"
+    )
 
 
-def _is_dicom(files: SourceFiles, path: str) -> bool:
-    return files.head(path, _PREAMBLE)[128:] == b"DICM"
+def _check_alone(header: SlideHeader, instance: str, siblings: list[_Instance]) -> None:
+    """Refuse a slide whose optical paths or focal planes are files of the same size; a copy of the file is none."""
+    same = [one.path for one in siblings if one.size == header.size and one.instance != instance]
+    if same:
+        raise decode_error(
+            "slide with several focal planes or optical paths is not supported",
+            f"{same[0]} has the same series and size; move all but one of them to other folders",
+        )
+
+
+def _is_reduced(small: Size, large: Size) -> bool:
+    """Return whether the sides are those of the large one divided by one factor, up to rounding to a pixel.
+
+    >>> _is_reduced((75, 101), (150, 200)), _is_reduced((75, 200), (150, 200)), _is_reduced((150, 200), (75, 100))
+    (True, False, False)
+    """
+    factor = large[0] / small[0]
+    return factor >= 1 and abs(large[1] / factor - small[1]) <= 1 + small[1] / 100
 
 
 def _is_volume(data: Dataset) -> bool:
@@ -150,39 +195,86 @@ def _is_volume(data: Dataset) -> bool:
     return str(data.get("SOPClassUID", "")) == SLIDE_CLASS and _VOLUME in kinds
 
 
-def _pixels_of(data: Dataset) -> int:
-    return int(data.get("TotalPixelMatrixRows", 0)) * int(data.get("TotalPixelMatrixColumns", 0))
+@dataclass(frozen=True, kw_only=True)
+class _Instance:
+    """What a listing needs of one resolution."""
+
+    path: str
+    series: str
+    instance: str
+    size: Size
+
+    @property
+    def pixels(self) -> int:
+        return self.size[0] * self.size[1]
 
 
-def _siblings(files: SourceFiles, path: str, series: str) -> list[tuple[str, Dataset]]:
-    """Return the other resolutions of a series in the folder of a file."""
-    found = []
+def _brief(files: SourceFiles, path: str) -> _Instance | None:
+    """Return the size and the series of a resolution of a slide; None for any other file.
+
+    Raises:
+        SourceError: the file is a slide, and its header is damaged.
+    """
+    head = files.head(path, _META_BYTES)
+    # The class is in the file meta information (PS3.10, 7.1), so that other files are not parsed.
+    if head[128:132] != b"DICM" or not _SLIDE_CLASS.search(head):
+        return None
+    with _header_failures():
+        data, _ = _read(files, path, brief=True)
+        if not _is_volume(data):
+            return None
+        size = (int(data.TotalPixelMatrixRows), int(data.TotalPixelMatrixColumns))
+        if min(size) < 1:
+            raise damaged_error(f"a pixel matrix of {size[0]} x {size[1]}")
+        return _Instance(
+            path=path,
+            series=str(data.SeriesInstanceUID),
+            instance=str(data.get("SOPInstanceUID", "")),
+            size=size,
+        )
+
+
+def _siblings(files: SourceFiles, path: str, series: str) -> tuple[list[_Instance], int]:
+    """Return the other resolutions of a series in the folder of a file, and the number of damaged slide files there."""
+    found, damaged = list[_Instance](), 0
     for name in files.files_in(dirname(path)):
-        if name == path or not _is_dicom(files, name):
+        try:
+            one = None if name == path else _brief(files, name)
+        except SourceError:
+            damaged += 1
             continue
-        data, _ = _read(files, name, brief=True)
-        if _is_volume(data) and str(data.get("SeriesInstanceUID", "")) == series:
-            found.append((name, data))
-    return found
+        if one is not None and one.series == series:
+            found.append(one)
+    return found, damaged
+
+
+@contextmanager
+def _header_failures() -> Iterator[None]:
+    """Convert the exceptions of pydicom, and those about missing members, into errors about the file."""
+    from pydicom.errors import InvalidDicomError
+
+    known = (AttributeError, LookupError, TypeError, ValueError, EOFError, NotImplementedError, OverflowError)
+    try:
+        yield
+    except (InvalidDicomError, *known) as error:
+        raise damaged_error(f"its header: {type(error).__name__}: {error}") from error
 
 
 def _read(files: SourceFiles, path: str, *, brief: bool = False) -> tuple[Dataset, int]:
     """Return the members of a file before its pixels that are needed, and the byte at which the pixels' tag begins."""
-    from pydicom import dcmread
-    from pydicom.errors import InvalidDicomError
+    from pydicom.filereader import read_partial
+    from pydicom.tag import Tag
 
     source = files.open_ranges(path)
     try:
         stream: Any = RangeStream(source.size, source.read, _BLOCK_BYTES)
-        tags = [
-            name for name in _NUMBERS_ONLY if not (brief and name.endswith(("Sequence", "Table", "Lengths")))
-        ]
-        data = dcmread(stream, stop_before_pixels=True, specific_tags=tags)
+        last = _LAST_BRIEF_TAG if brief else _PIXEL_DATA - 1
+        data = read_partial(
+            stream, lambda tag, *_: int(tag) > last, specific_tags=[Tag(name) for name in _NUMBERS_ONLY]
+        )
         # Reads the values now, while the file is open.
         data.walk(lambda one, element: element.value)
         return data, stream.tell()
-    except (InvalidDicomError, EOFError, ValueError, NotImplementedError, KeyError) as error:
-        raise damaged_error(f"{type(error).__name__}: {error}") from error
     finally:
         source.close()
 
@@ -204,6 +296,8 @@ def _header(path: str, data: Dataset, at: int) -> SlideHeader:
             "slide in several files of one resolution is not supported",
             "its frames are in a concatenation; join them into one instance, such as with wsidicom",
         )
+    if int(data.get("PixelRepresentation", 0) or 0) != 0:
+        raise decode_error("slide of these samples is not supported", "signed numbers")
     count = int(data.get("NumberOfFrames", 1) or 1)
     grid = (-(-size[0] // tile[0]), -(-size[1] // tile[1]))
     offsets = data.get("ExtendedOffsetTable")
@@ -227,12 +321,18 @@ def _header(path: str, data: Dataset, at: int) -> SlideHeader:
 
 def _frames(data: Dataset, grid: tuple[int, int], tile: Size, count: int) -> dict[tuple[int, int], int]:
     """Return the number of the frame at each place of the grid."""
-    if str(data.get("DimensionOrganizationType", "")) != "TILED_SPARSE":
-        if count < grid[0] * grid[1]:
+    groups = data.get("PerFrameFunctionalGroupsSequence") or ()
+    # Slides from before the type TILED_FULL have places without a type (Supplement 145).
+    has_places = len(groups) > 0 and "PlanePositionSlideSequence" in groups[0]
+    organization = str(data.get("DimensionOrganizationType", ""))
+    if organization == "TILED_FULL" or (organization != "TILED_SPARSE" and not has_places):
+        if count != grid[0] * grid[1]:
             raise damaged_error(f"it has {count} frames, expected {grid[0] * grid[1]} tiles")
-        return {(number // grid[1], number % grid[1]): number for number in range(grid[0] * grid[1])}
+        return {(number // grid[1], number % grid[1]): number for number in range(count)}
+    if len(groups) != count:
+        raise damaged_error(f"it has {count} frames, and places of {len(groups)}")
     frames: dict[tuple[int, int], int] = {}
-    for number, group in enumerate(data.PerFrameFunctionalGroupsSequence):
+    for number, group in enumerate(groups):
         place = group.PlanePositionSlideSequence[0]
         # Places count from 1 (C.8.12.6).
         row = int(place.RowPositionInTotalImagePixelMatrix) - 1
@@ -285,6 +385,9 @@ def frame_places(header: SlideHeader, source: SourceRanges) -> list[tuple[int, i
         offsets = list(header.extended_offsets or basic)
         if len(offsets) == header.count:
             ends = [*offsets[1:], source.size - first]
+            # A basic offset table has 32 bits, which some writers let overflow.
+            if any(end <= start for start, end in pairwise(offsets)):
+                raise damaged_error("its offset table is not ascending")
             return [(first + start, first + end) for start, end in zip(offsets, ends, strict=True)]
         fragments, starts = parse_fragments(stream)
     except (ValueError, IndexError) as error:

@@ -13,6 +13,7 @@ from halofeed.prep.formats.picture.pillow import decoder_failures
 from halofeed.prep.formats.region.region_reader import RegionFacts, check_window
 from halofeed.prep.formats.region.slide_headers import SlideHeader, frame_places, read_levels
 from halofeed.prep.formats.region.tiff_blocks import Window
+from halofeed.prep.formats.region.tiff_samples import ycbcr_to_rgb
 from halofeed.prep.sources.files import SourceFiles
 from halofeed.system.errors import SourceError, require_extra
 from halofeed.system.threads import OrderedThreads
@@ -39,9 +40,25 @@ def _decode_jpeg(data: bytes, header: SlideHeader) -> NDArray[Any]:
 
 
 def _decode_jpeg_2000(data: bytes, header: SlideHeader) -> NDArray[Any]:
+    """Decode a JPEG 2000 frame, whose own header states whether the decoder converts luma and chroma (PS3.5, 8.2.4).
+
+    The slides of Aperio that the Imaging Data Commons wrapped as DICOM have luma and chroma, and state no conversion.
+    """
     from imagecodecs import jpeg2k_decode
 
-    return np.asarray(jpeg2k_decode(data))
+    frame = np.asarray(jpeg2k_decode(data))
+    is_luma = header.color.startswith("YBR_") and not _converts_colors(data)
+    return ycbcr_to_rgb(frame) if is_luma else frame
+
+
+def _converts_colors(data: bytes) -> bool:
+    """Return the multiple component transformation of a JPEG 2000 codestream (ITU-T T.800, A.6.1)."""
+    at = 2
+    while data[at : at + 1] == b"\xff" and data[at + 1] not in (0x90, 0xD9):
+        if data[at + 1] == 0x52:
+            return data[at + 8] != 0
+        at += 2 + int.from_bytes(data[at + 2 : at + 4], "big")
+    raise damaged_error("its JPEG 2000 data have no coding style")
 
 
 def _decode_jpeg_ls(data: bytes, header: SlideHeader) -> NDArray[Any]:
@@ -68,10 +85,14 @@ DECODERS: Mapping[str, Decode] = {
     "1.2.840.10008.1.2.4.91": _decode_jpeg_2000,
 }
 """Decoders by transfer syntax: explicit little endian, JPEG baseline, JPEG-LS, JPEG 2000."""
-_COLORS = {
-    "1.2.840.10008.1.2.1": ("RGB", "MONOCHROME2"),
+_PLAIN = "1.2.840.10008.1.2.1"
+_COLORS: Mapping[Decode, tuple[str, ...]] = {
+    _decode_plain: ("RGB", "MONOCHROME2"),
+    _decode_jpeg: ("RGB", "YBR_FULL_422", "YBR_FULL", "MONOCHROME2"),
+    _decode_jpeg_ls: ("RGB", "MONOCHROME2"),
+    _decode_jpeg_2000: ("RGB", "YBR_ICT", "YBR_RCT", "YBR_FULL", "MONOCHROME2"),
 }
-"""Photometric interpretations that a frame without compression may have; the others are converted by decoders."""
+"""Photometric interpretations whose pixels each decoder returns as red, green and blue, or as gray."""
 
 
 class SlideRegions:
@@ -84,9 +105,10 @@ class SlideRegions:
     """
 
     def __init__(self, files: SourceFiles, path: str, threads: int) -> None:
-        self._levels = read_levels(files, path)
-        for header in self._levels:
-            _check(header)
+        found, damaged = read_levels(files, path)
+        _check(found[0])
+        self._levels = [header for header in found if header is found[0] or _is_read(header)]
+        damaged += len(found) - len(self._levels)
         self._pool = OrderedThreads(threads)
         self._threads = threads
         self._sources = [files.open_ranges(header.path) for header in self._levels]
@@ -99,6 +121,7 @@ class SlideRegions:
             color="gray" if first.samples == 1 else "rgb",
             row_steps=tuple(header.tile[0] for header in self._levels),
             pixel_size_m=first.pixel_size_m,
+            notes=("slide files beside it could not be read as its resolutions",) if damaged else (),
         )
 
     def read_bytes(self, level: int, height: int, width: int) -> int:
@@ -153,11 +176,12 @@ class SlideRegions:
             with decoder_failures():
                 if len(data) < stop - start:
                     raise truncated_error(f"it ends at byte {stop} of {source.size}")
-                plain = header.syntax not in _COLORS
-                frame = DECODERS[header.syntax](_joined(data) if plain else data, header)
+                joined = data if header.syntax == _PLAIN else _joined(data)
+                frame = DECODERS[header.syntax](joined, header)
                 frame = frame.reshape(*frame.shape[:2], -1)
-                if frame.shape != (*header.tile, header.samples):
-                    raise damaged_error(f"it has the shape {frame.shape}, expected {header.tile}")
+                if frame.shape != (*header.tile, header.samples) or frame.dtype != pixels.dtype:
+                    held = f"{frame.dtype} of the shape {frame.shape}"
+                    raise damaged_error(f"it holds {held}, expected {pixels.dtype} of {header.tile}")
         except SourceError as error:
             raise error.at(f"frame {number + 1} of {header.path.rpartition('/')[2]}") from error
         target, part = _overlap(row, column, header, window)
@@ -177,14 +201,21 @@ def _check(header: SlideHeader) -> None:
             "slide of this compression is not supported",
             f"transfer syntax {header.syntax}; write it anew as JPEG, such as with wsidicom",
         )
-    colors = _COLORS.get(header.syntax)
-    if header.bits not in (8, 16) or header.samples not in (1, 3) or (colors and header.color not in colors):
+    is_known = header.color in _COLORS[DECODERS[header.syntax]]
+    fits = header.samples == (1 if header.color == "MONOCHROME2" else 3)
+    if header.bits not in (8, 16) or not is_known or not fits:
         raise decode_error(
             "slide of these samples is not supported",
             f"{header.samples} samples of {header.bits} bits, {header.color}",
         )
-    if header.color == "MONOCHROME1":
-        raise decode_error("slide of these samples is not supported", "MONOCHROME1: white is zero")
+
+
+def _is_read(header: SlideHeader) -> bool:
+    try:
+        _check(header)
+    except SourceError:
+        return False
+    return True
 
 
 def _frames_of(header: SlideHeader, window: Window) -> Iterator[tuple[int, int, int | None]]:
