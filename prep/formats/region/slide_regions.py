@@ -42,12 +42,15 @@ def _decode_jpeg(data: bytes, header: SlideHeader) -> NDArray[Any]:
 def _decode_jpeg_2000(data: bytes, header: SlideHeader) -> NDArray[Any]:
     """Decode a JPEG 2000 frame, whose own header states whether the decoder converts luma and chroma (PS3.5, 8.2.4).
 
-    The slides of Aperio that the Imaging Data Commons wrapped as DICOM have luma and chroma, and state no conversion.
+    Slides of Aperio with compression 33003 have luma and chroma without that conversion, and were wrapped as YBR_ICT,
+    which OpenSlide, pydicom and wsidicom show as red and green (openslide/openslide#772).
     """
     from imagecodecs import jpeg2k_decode
 
     frame = np.asarray(jpeg2k_decode(data))
     is_luma = header.color.startswith("YBR_") and not _converts_colors(data)
+    if is_luma and frame.dtype != np.uint8:
+        raise decode_error("slide of these samples is not supported", f"{header.color} of {header.bits} bits")
     return ycbcr_to_rgb(frame) if is_luma else frame
 
 

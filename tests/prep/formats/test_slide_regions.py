@@ -1,8 +1,10 @@
 """Windows of DICOM whole-slide images, beside Pillow and OpenSlide."""
 
 import io
+import json
 from pathlib import Path
 
+import imagecodecs
 import numpy as np
 import openslide
 import pydicom
@@ -11,7 +13,8 @@ from PIL import Image
 from pydicom.dataset import Dataset
 from pydicom.encaps import encapsulate, generate_frames
 from pydicom.sequence import Sequence
-from pydicom.uid import ExplicitVRLittleEndian
+from pydicom.uid import JPEG2000, ExplicitVRLittleEndian, JPEG2000Lossless, JPEGLSLossless
+from wsidicom import WsiDicom
 
 from halofeed.prep.formats.region.region_formats import open_regions
 from halofeed.prep.formats.region.slide_headers import SlideIndex
@@ -193,6 +196,84 @@ def test_missing_tiles_of_a_sparse_slide_are_no_pixels(tmp_path):
     reader.close()
 
 
+def test_places_are_read_where_a_slide_states_no_type_of_organization(tmp_path):
+    """Slides of the Leica GT450 list the places of frames instead of the type TILED_FULL."""
+    path = draw_slide(tmp_path / "slide")
+    expected = assembled(path)
+
+    def edit(data: Dataset) -> None:
+        sparse(data)
+        del data.DimensionOrganizationType
+
+    change(path, edit)
+    reader = open_regions(LocalFiles(str(path.parent)), path.name)
+    assert np.array_equal(reader.read(0, 0, 64, 40, 20), np.full((40, 20, 3), 255))
+    assert np.array_equal(reader.read(0, 64, 0, 40, 20), expected[64:104, :20])
+    assert np.array_equal(reader.read(0, 0, 128, 40, 20), expected[:40, 128:148])
+    reader.close()
+
+
+def encoded_anew(path: Path, syntax: str, color: str, encode) -> None:
+    """Replace the frames by those of another encoder."""
+
+    def edit(data: Dataset) -> None:
+        data.file_meta.TransferSyntaxUID = syntax
+        data.PhotometricInterpretation = color
+        del data.ExtendedOffsetTable, data.ExtendedOffsetTableLengths
+        data.PixelData = encapsulate([encode(tile) for tile in tiles_of(smooth(150, 200))], has_bot=True)
+
+    change(path, edit)
+
+
+def lossless_2000(tile: np.ndarray) -> bytes:
+    return bytes(imagecodecs.jpeg2k_encode(tile, codecformat="j2k", reversible=True, mct=True))
+
+
+def luma_2000(tile: np.ndarray) -> bytes:
+    luma = np.asarray(Image.fromarray(tile).convert("YCbCr"))
+    return bytes(imagecodecs.jpeg2k_encode(luma, codecformat="j2k", reversible=True, mct=False))
+
+
+def red_jpeg(tile: np.ndarray) -> bytes:
+    """Return a JPEG of red, green and blue without a marker that says so."""
+    return bytes(
+        imagecodecs.jpeg8_encode(tile, level=95, colorspace="RGB", outcolorspace="RGB", subsampling="444")
+    )
+
+
+@pytest.mark.parametrize(
+    ("syntax", "color", "encode", "most"),
+    [
+        (JPEG2000Lossless, "YBR_RCT", lossless_2000, 0),
+        (JPEGLSLossless, "RGB", imagecodecs.jpegls_encode, 0),
+        (JPEG2000, "YBR_ICT", luma_2000, 3),
+        (JPEG2000, "YBR_FULL", luma_2000, 3),
+    ],
+)
+def test_photometric_interpretation_and_codestream_decide_the_color(tmp_path, syntax, color, encode, most):
+    path = draw_slide(tmp_path / "slide", sizes=((150, 200),))
+    encoded_anew(path, syntax, color, encode)
+    reader = open_regions(LocalFiles(str(path.parent)), path.name)
+    found = reader.read(0, 0, 0, 150, 200)
+    reader.close()
+    assert np.abs(found.astype(int) - smooth(150, 200)).max() <= most
+
+
+def test_red_green_and_blue_in_jpeg_need_no_marker(tmp_path):
+    path = draw_slide(tmp_path / "slide", sizes=((150, 200),))
+    encoded_anew(path, "1.2.840.10008.1.2.4.50", "RGB", red_jpeg)
+    with openslide.OpenSlide(path) as slide:
+        expected = np.array(slide.read_region((0, 0), 0, slide.dimensions).convert("RGB"))
+    check_windows(path, expected)
+
+
+def test_windows_equal_wsidicom(tmp_path):
+    path = draw_slide(tmp_path / "slide")
+    with WsiDicom.open(path.parent) as slide:
+        expected = np.array(slide.read_region((0, 0), 0, (200, 150)))
+    check_windows(path, expected)
+
+
 def test_a_truncated_slide_names_the_frame(tmp_path):
     path = draw_slide(tmp_path / "slide")
     path.write_bytes(path.read_bytes()[:-2000])
@@ -206,6 +287,18 @@ def as_label(data: Dataset) -> None:
     data.ImageType = ["ORIGINAL", "PRIMARY", "LABEL", "NONE"]
 
 
+def without_rows(data: Dataset) -> None:
+    del data.Rows
+
+
+def with_one_frame_less(data: Dataset) -> None:
+    data.NumberOfFrames = 11
+
+
+def in_other_colors(data: Dataset) -> None:
+    data.PhotometricInterpretation = "YBR_PARTIAL_420"
+
+
 def with_two_focal_planes(data: Dataset) -> None:
     data.TotalPixelMatrixFocalPlanes = 2
 
@@ -213,7 +306,10 @@ def with_two_focal_planes(data: Dataset) -> None:
 @pytest.mark.parametrize(
     ("edit", "words"),
     [
-        (as_label, "label, an overview or a thumbnail"),
+        (as_label, "label, an overview or a thumbnail.*most pixels, 1.dcm"),
+        (without_rows, "file is damaged.*Rows"),
+        (with_one_frame_less, "11 frames, expected 12 tiles"),
+        (in_other_colors, "YBR_PARTIAL_420"),
         (with_two_focal_planes, "focal planes or optical paths"),
     ],
 )
@@ -230,6 +326,61 @@ def test_only_the_largest_resolution_of_a_series_is_a_picture(tmp_path):
     (tmp_path / "slide/2.dcm").write_bytes(b"no DICOM")
     slides = SlideIndex(files)
     assert [name for name in ("0.dcm", "1.dcm", "2.dcm") if name in slides] == ["0.dcm"]
+
+
+def test_a_damaged_file_hides_no_slide_and_is_a_picture_whose_fault_is_reported(tmp_path):
+    path = draw_slide(tmp_path / "slide")
+    files = LocalFiles(str(path.parent))
+    (tmp_path / "slide/1.dcm").write_bytes((tmp_path / "slide/1.dcm").read_bytes()[:600])
+    slides = SlideIndex(files)
+    assert [name for name in ("0.dcm", "1.dcm") if name in slides] == ["0.dcm", "1.dcm"]
+    reader = open_regions(files, "0.dcm")
+    assert reader.facts.levels == ((150, 200),) and len(reader.facts.notes) == 1
+    reader.close()
+    with pytest.raises(SourceError, match="damaged"):
+        open_regions(files, "1.dcm")
+
+
+def test_optical_paths_in_files_of_one_size_are_refused_and_copies_are_not(tmp_path):
+    path = draw_slide(tmp_path / "slide")
+    other = tmp_path / "slide/other.dcm"
+    other.write_bytes(path.read_bytes())
+    open_regions(LocalFiles(str(path.parent)), path.name).close()
+    change(other, lambda data: setattr(data, "SOPInstanceUID", "1.2.3"))
+    with pytest.raises(SourceError, match="other.dcm has the same series and size"):
+        open_regions(LocalFiles(str(path.parent)), path.name)
+
+
+def test_another_region_of_a_series_is_a_picture(tmp_path):
+    path = draw_slide(tmp_path / "slide", sizes=((150, 200), (140, 70)))
+    slides = SlideIndex(LocalFiles(str(path.parent)))
+    assert "0.dcm" in slides and "1.dcm" in slides
+
+
+def test_headers_of_a_folder_are_read_once(tmp_path, monkeypatch):
+    path = draw_slide(tmp_path / "slide")
+    files, opened = LocalFiles(str(path.parent)), []
+    open_ranges = files.open_ranges
+    monkeypatch.setattr(files, "open_ranges", lambda name: opened.append(name) or open_ranges(name))
+    slides = SlideIndex(files)
+    assert [name in slides for name in ("0.dcm", "1.dcm") * 3].count(True) == 3
+    assert sorted(opened) == ["0.dcm", "1.dcm"]
+
+
+def test_outlines_of_qupath_beside_a_slide_are_boxes(tmp_path):
+    path = draw_slide(tmp_path / "src")
+    corners = [[30, 20], [90, 20], [90, 60], [30, 60], [30, 20]]
+    feature = {
+        "type": "Feature",
+        "properties": {"objectType": "annotation", "classification": {"name": "Tumor"}},
+        "geometry": {"type": "Polygon", "coordinates": [corners]},
+    }
+    (path.parent / "0.geojson").write_text(json.dumps({"type": "FeatureCollection", "features": [feature]}))
+    done = run_convert(
+        tmp_path / "src", tmp_path / "out", layout="geojson", task="detection", fit="tiles",
+        height=SIDE, width=SIDE, max_boxes=4,
+    )  # fmt: skip
+    assert done.manifest.split("train").records == 12 and done.manifest.classes == ("Tumor",)
 
 
 def test_slides_in_class_folders_become_tiles_and_no_name_is_kept(tmp_path):
