@@ -7,6 +7,7 @@ that the header lists (TILED_SPARSE). Source: DICOM PS3.3, A.32.8 and C.8.12.4, 
 from __future__ import annotations
 
 import re
+import struct
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -31,6 +32,8 @@ _LAST_BRIEF_TAG = 0x00480007
 """Total Pixel Matrix Rows. The tags behind it may list the places of 100,000 frames, which a listing does not need."""
 _PIXEL_DATA = 0x7FE00010
 _BLOCK_BYTES = 256 << 10
+_SCAN_BYTES = 64 << 10
+"""Bytes that a search of the frames reads at once: 0.17 s for 20,000 frames of 20 kB; 0.35 s with 256 KiB (2 cores)."""
 _NUMBERS_ONLY = (
     *(
         "SOPClassUID",
@@ -368,7 +371,7 @@ def frame_places(header: SlideHeader, source: SourceRanges) -> list[tuple[int, i
     """
     from pydicom.encaps import parse_basic_offsets, parse_fragments
 
-    stream: Any = RangeStream(source.size, source.read, _BLOCK_BYTES)
+    stream: Any = RangeStream(source.size, source.read, _SCAN_BYTES)
     stream.seek(header.pixels_at)
     tag = stream.read(12)
     # (7FE0,0010) with its value representation; implicit little endian has no pixels of slides (PS3.5, A.1).
@@ -390,12 +393,23 @@ def frame_places(header: SlideHeader, source: SourceRanges) -> list[tuple[int, i
                 raise damaged_error("its offset table is not ascending")
             return [(first + start, first + end) for start, end in zip(offsets, ends, strict=True)]
         fragments, starts = parse_fragments(stream)
-    except (ValueError, IndexError) as error:
+        if fragments > header.count:
+            starts = [start for start in starts if _begins_frame(stream, start)]
+    except (ValueError, IndexError, EOFError, struct.error) as error:
         raise damaged_error(f"the items of Pixel Data: {error}") from error
-    if fragments != header.count:
+    if len(starts) != header.count:
         raise decode_error(
             "frames of the slide cannot be told apart",
             f"{fragments} fragments for {header.count} frames, and no offset table; write it anew with one, such as "
             "with wsidicom",
         )
     return [(start, end) for start, end in zip(starts, [*starts[1:], source.size], strict=True)]
+
+
+def _begins_frame(stream: Any, start: int) -> bool:
+    """Return whether a fragment begins with a JPEG, a JPEG-LS or a JPEG 2000 codestream.
+
+    Compressed data inside these codestreams have no 0xFFD8 (ITU-T T.81, B.1.1.5) and no 0xFF51 (T.800, A.1).
+    """
+    stream.seek(start + 8)
+    return stream.read(4).startswith((b"\xff\xd8", b"\xff\x4f\xff\x51"))

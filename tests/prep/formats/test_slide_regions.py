@@ -20,7 +20,7 @@ from halofeed.prep.formats.region.region_formats import open_regions
 from halofeed.prep.formats.region.slide_headers import SlideIndex
 from halofeed.prep.sources.files import LocalFiles
 from halofeed.system.errors import SourceError
-from tests.support.conversions import run_convert
+from tests.support.conversions import boxes_in_source, read_split, run_convert
 from tests.support.slide_writer import SlideLevel, write_level
 
 SIDE = 64
@@ -152,7 +152,13 @@ def without_table(data: Dataset) -> None:
     data.PixelData = encapsulate(frames, has_bot=False)
 
 
-@pytest.mark.parametrize("edit", [with_basic_table, with_fragments, without_table])
+def fragments_without_table(data: Dataset) -> None:
+    frames = list(generate_frames(data.PixelData, number_of_frames=data.NumberOfFrames))
+    del data.ExtendedOffsetTable, data.ExtendedOffsetTableLengths
+    data.PixelData = encapsulate(frames, fragments_per_frame=3, has_bot=False)
+
+
+@pytest.mark.parametrize("edit", [with_basic_table, with_fragments, without_table, fragments_without_table])
 def test_frames_are_found_by_each_offset_table(tmp_path, edit):
     path = draw_slide(tmp_path / "slide")
     expected = assembled(path)
@@ -347,7 +353,7 @@ def test_optical_paths_in_files_of_one_size_are_refused_and_copies_are_not(tmp_p
     other.write_bytes(path.read_bytes())
     open_regions(LocalFiles(str(path.parent)), path.name).close()
     change(other, lambda data: setattr(data, "SOPInstanceUID", "1.2.3"))
-    with pytest.raises(SourceError, match="other.dcm has the same series and size"):
+    with pytest.raises(SourceError, match=r"other.dcm has the same series and size"):
         open_regions(LocalFiles(str(path.parent)), path.name)
 
 
@@ -377,10 +383,12 @@ def test_outlines_of_qupath_beside_a_slide_are_boxes(tmp_path):
     }
     (path.parent / "0.geojson").write_text(json.dumps({"type": "FeatureCollection", "features": [feature]}))
     done = run_convert(
-        tmp_path / "src", tmp_path / "out", layout="geojson", task="detection", fit="tiles",
-        height=SIDE, width=SIDE, max_boxes=4,
-    )  # fmt: skip
-    assert done.manifest.split("train").records == 12 and done.manifest.classes == ("Tumor",)
+        tmp_path / "src", tmp_path / "out", layout="geojson", fit="tiles", height=SIDE, width=SIDE
+    )
+    assert done.manifest.split("train").records == 12
+    records = list(read_split(Path(done.folder), "train"))
+    boxes = np.concatenate([boxes_in_source(features) for features in records])
+    assert sorted(map(tuple, boxes.round(3))) == [(20, 30, 60, 64), (20, 64, 60, 90)]
 
 
 def test_slides_in_class_folders_become_tiles_and_no_name_is_kept(tmp_path):
