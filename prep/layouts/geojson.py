@@ -198,7 +198,12 @@ class _Assignment:
         by_name: dict[str, list[str]] = {}
         for one in self.pictures:
             base = posixpath.basename(one.path)
-            for name in {one.path, base, posixpath.splitext(base)[0]}:
+            names = {one.path, base, posixpath.splitext(base)[0]}
+            # The files of a DICOM slide have numbers for names, and their folder has the slide's.
+            if base.lower().endswith(".dcm") and posixpath.dirname(one.path):
+                folder = posixpath.dirname(one.path)
+                names |= {folder, posixpath.basename(folder)}
+            for name in names:
                 by_name.setdefault(name, []).append(one.path)
         found: dict[str, list[_Found]] = {}
         placed = []

@@ -15,7 +15,7 @@ from halofeed.prep.options.recipe_options import RecipeOptions
 from halofeed.prep.options.tiles import cuts_pictures, tile_overlap_of
 from halofeed.prep.options.volumes import INTERPOLATIONS, default_dtype
 from halofeed.prep.sources.example import FileSelection, with_data_files
-from halofeed.prep.sources.file_names import is_image_name
+from halofeed.prep.sources.file_names import is_image_name, is_scan_name
 from halofeed.prep.sources.files import SourceFiles
 from halofeed.prep.voxels.intensity import STORES, IntensityPlan
 from halofeed.schemas.kinds import KINDS, Kind
@@ -249,9 +249,14 @@ def _select_pictures(recipe: RecipeOptions, files: SourceFiles) -> FileSelection
     from halofeed.prep.formats.region.slide_headers import SlideIndex
 
     slides = SlideIndex(files)
+
+    def is_slide(path: str) -> bool:
+        return path.lower().endswith(".dcm") and path in slides
+
     return FileSelection(
         files=files,
-        takes=lambda path: is_image_name(path) or (path.lower().endswith(".dcm") and path in slides),
+        takes=lambda path: is_image_name(path) or is_slide(path),
+        takes_scan=lambda path: is_scan_name(path) or is_slide(path),
     )
 
 

@@ -237,6 +237,16 @@ def _brief(files: SourceFiles, path: str) -> _Instance | None:
         )
 
 
+def slide_size(files: SourceFiles, path: str) -> Size | None:
+    """Return the (height, width) of a DICOM slide by its header; None for any other file.
+
+    Raises:
+        SourceError: the file is a slide, and its header is damaged.
+    """
+    found = _brief(files, path)
+    return None if found is None else found.size
+
+
 def _siblings(files: SourceFiles, path: str, series: str) -> tuple[list[_Instance], int]:
     """Return the other resolutions of a series in the folder of a file, and the number of damaged slide files there."""
     found, damaged = list[_Instance](), 0

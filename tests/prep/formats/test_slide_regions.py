@@ -373,22 +373,48 @@ def test_headers_of_a_folder_are_read_once(tmp_path, monkeypatch):
     assert sorted(opened) == ["0.dcm", "1.dcm"]
 
 
-def test_outlines_of_qupath_beside_a_slide_are_boxes(tmp_path):
-    path = draw_slide(tmp_path / "src")
+@pytest.mark.parametrize(
+    ("folder", "name"), [("", "0.geojson"), ("case", "case/0.geojson"), ("case", "case.geojson")]
+)
+def test_outlines_of_qupath_beside_a_slide_are_boxes(tmp_path, folder, name):
+    draw_slide(tmp_path / "src" / folder)
     corners = [[30, 20], [90, 20], [90, 60], [30, 60], [30, 20]]
     feature = {
         "type": "Feature",
         "properties": {"objectType": "annotation", "classification": {"name": "Tumor"}},
         "geometry": {"type": "Polygon", "coordinates": [corners]},
     }
-    (path.parent / "0.geojson").write_text(json.dumps({"type": "FeatureCollection", "features": [feature]}))
+    (tmp_path / "src" / name).write_text(json.dumps({"type": "FeatureCollection", "features": [feature]}))
+    check_boxes_of_tiles(tmp_path, "geojson")
+
+
+def check_boxes_of_tiles(folder: Path, layout: str) -> None:
+    """Convert a slide of 150 x 200 with one box; compare the box in pixels of the slide."""
+    options = {"fit": "tiles", "height": SIDE, "width": SIDE}
+    done = run_convert(folder / "src", folder / "out", layout=layout, **options)
+    records = list(read_split(Path(done.folder), "train"))
+    assert len(records) == 12
+    boxes = np.concatenate([boxes_in_source(features) for features in records])
+    corners = [*boxes.min(0)[:2], *boxes.max(0)[2:]]
+    assert np.allclose(corners, (20, 30, 60, 90), atol=1e-3)
+
+
+def test_normalized_boxes_of_a_slide_are_read(tmp_path):
+    draw_slide(tmp_path / "src/images")
+    (tmp_path / "src/labels").mkdir()
+    (tmp_path / "src/labels/0.txt").write_text(f"0 0.3 {40 / 150} 0.3 {40 / 150}\n")
+    (tmp_path / "src/classes.txt").write_text("tumor\n")
+    check_boxes_of_tiles(tmp_path, "yolo")
+
+
+def test_a_slide_and_its_label_image_are_a_pair(tmp_path):
+    draw_slide(tmp_path / "src/images")
+    (tmp_path / "src/masks").mkdir()
+    Image.fromarray(np.tril(np.ones((150, 200), np.uint8))).save(tmp_path / "src/masks/0.png")
     done = run_convert(
-        tmp_path / "src", tmp_path / "out", layout="geojson", fit="tiles", height=SIDE, width=SIDE
+        tmp_path / "src", tmp_path / "out", layout="pairs", fit="tiles", height=SIDE, width=SIDE
     )
     assert done.manifest.split("train").records == 12
-    records = list(read_split(Path(done.folder), "train"))
-    boxes = np.concatenate([boxes_in_source(features) for features in records])
-    assert sorted(map(tuple, boxes.round(3))) == [(20, 30, 60, 64), (20, 64, 60, 90)]
 
 
 def test_slides_in_class_folders_become_tiles_and_no_name_is_kept(tmp_path):
