@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from halofeed.prep.formats.picture.image import damaged_error, decode_error, tru
 from halofeed.prep.formats.picture.pillow import decoder_failures
 from halofeed.prep.formats.region.region_reader import RegionFacts, check_window
 from halofeed.prep.formats.region.slide_headers import SlideHeader, frame_places, read_levels
-from halofeed.prep.formats.region.tiff_blocks import Window
+from halofeed.prep.formats.region.tiff_blocks import GROUP_BYTES, Window, neighbors
 from halofeed.prep.formats.region.tiff_samples import ycbcr_to_rgb
 from halofeed.prep.sources.files import SourceFiles
 from halofeed.system.errors import SourceError, require_extra
@@ -98,6 +99,17 @@ _COLORS: Mapping[Decode, tuple[str, ...]] = {
 """Photometric interpretations whose pixels each decoder returns as red, green and blue, or as gray."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Frame:
+    """Place of a frame in the grid of tiles, its number, and its bytes in the file."""
+
+    row: int
+    column: int
+    number: int
+    start: int
+    stop: int
+
+
 class SlideRegions:
     """Reader of one slide and its levels.
 
@@ -131,7 +143,7 @@ class SlideRegions:
         """Return the memory of the frames that threads decode at the same time, and of the places of all frames."""
         header = self._levels[level]
         frame = header.tile[0] * header.tile[1] * header.samples * header.bits // 8
-        return 6 * self._threads * frame + 200 * header.count
+        return self._threads * (6 * frame + 2 * GROUP_BYTES) + 200 * header.count
 
     def read(self, level: int, top: int, left: int, height: int, width: int) -> NDArray[Any]:
         """Return a window, see `RegionReader.read`.
@@ -145,12 +157,19 @@ class SlideRegions:
         self._sources[level].check_unchanged()
         if level not in self._places:
             self._places[level] = frame_places(header, self._sources[level])
+        places = self._places[level]
         pixels = np.empty((height, width, header.samples), self.facts.dtype)
         shown = list(_frames_of(header, window))
         if any(frame is None for *_, frame in shown):
             pixels[:] = _WHITE
-        present = [(row, column, frame) for row, column, frame in shown if frame is not None]
-        for _ in self._pool.map(lambda one: self._copy(level, one, window, pixels), present):
+        present = [
+            _Frame(row=row, column=column, number=number, start=places[number][0], stop=places[number][1])
+            for row, column, number in shown
+            if number is not None
+        ]
+        for _ in self._pool.map(
+            lambda group: self._copy(level, group, window, pixels), [*neighbors(present)]
+        ):
             pass
         return pixels
 
@@ -169,26 +188,22 @@ class SlideRegions:
                 valid[target] = False
         return valid
 
-    def _copy(self, level: int, place: tuple[int, int, int], window: Window, pixels: NDArray[Any]) -> None:
-        """Read and decode a frame, and copy the part that the window shows."""
-        row, column, number = place
+    def _copy(self, level: int, group: Sequence[_Frame], window: Window, pixels: NDArray[Any]) -> None:
+        """Read neighboring frames at once, and copy the part of each that the window shows."""
         header, source = self._levels[level], self._sources[level]
-        start, stop = self._places[level][number]
-        data = source.read(start, stop)
-        try:
-            with decoder_failures():
-                if len(data) < stop - start:
-                    raise truncated_error(f"it ends at byte {stop} of {source.size}")
-                joined = data if header.syntax == _PLAIN else _joined(data)
-                frame = DECODERS[header.syntax](joined, header)
-                frame = frame.reshape(*frame.shape[:2], -1)
-                if frame.shape != (*header.tile, header.samples) or frame.dtype != pixels.dtype:
-                    held = f"{frame.dtype} of the shape {frame.shape}"
-                    raise damaged_error(f"it holds {held}, expected {pixels.dtype} of {header.tile}")
-        except SourceError as error:
-            raise error.at(f"frame {number + 1} of {header.path.rpartition('/')[2]}") from error
-        target, part = _overlap(row, column, header, window)
-        pixels[target] = frame[part]
+        first = group[0].start
+        data = memoryview(source.read(first, max(one.stop for one in group)))
+        for one in group:
+            try:
+                with decoder_failures():
+                    part = bytes(data[one.start - first : one.stop - first])
+                    if len(part) < one.stop - one.start:
+                        raise truncated_error(f"it ends at byte {one.stop} of {source.size}")
+                    frame = _decode(part, header)
+            except SourceError as error:
+                raise error.at(f"frame {one.number + 1} of {header.path.rpartition('/')[2]}") from error
+            target, shown = _overlap(one.row, one.column, header, window)
+            pixels[target] = frame[shown]
 
     def close(self) -> None:
         """Close the files and end the threads."""
@@ -211,6 +226,17 @@ def _check(header: SlideHeader) -> None:
             "slide of these samples is not supported",
             f"{header.samples} samples of {header.bits} bits, {header.color}",
         )
+
+
+def _decode(data: bytes, header: SlideHeader) -> NDArray[Any]:
+    """Return the pixels of a frame [height, width, sample] from its bytes in the file."""
+    joined = data if header.syntax == _PLAIN else _joined(data)
+    frame = DECODERS[header.syntax](joined, header)
+    frame = frame.reshape(*frame.shape[:2], -1)
+    if frame.shape != (*header.tile, header.samples) or frame.dtype.itemsize * 8 != header.bits:
+        held = f"{frame.dtype} of the shape {frame.shape}"
+        raise damaged_error(f"it holds {held}, expected {header.bits} bits of {header.tile}")
+    return frame
 
 
 def _is_read(header: SlideHeader) -> bool:
