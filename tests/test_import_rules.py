@@ -482,7 +482,6 @@ MAY_OPEN = {
     ("pipelines/workers.py", "socket.socketpair"): _PROCESS,
     ("prep/annotations/container_rows.py", "tarfile.open"): _MEMORY,
     ("prep/formats/clip/video.py", "cv2.VideoCapture"): _MEMORY,
-    ("prep/formats/region/slide_headers.py", "pydicom.dcmread"): _MEMORY,
     ("prep/formats/volume/nifti.py", "gzip.GzipFile"): _MEMORY,
     ("prep/sources/parquet.py", "pyarrow.parquet.ParquetFile"): _MEMORY,
     ("system/console.py", "os.open"): _PROCESS,

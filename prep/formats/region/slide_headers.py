@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
@@ -200,7 +200,7 @@ def _is_volume(data: Dataset) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class _Instance:
-    """What a listing needs of one resolution."""
+    """Path, series and size of one resolution, for a listing."""
 
     path: str
     series: str
@@ -344,6 +344,11 @@ def _frames(data: Dataset, grid: tuple[int, int], tile: Size, count: int) -> dic
         return {(number // grid[1], number % grid[1]): number for number in range(count)}
     if len(groups) != count:
         raise damaged_error(f"it has {count} frames, and places of {len(groups)}")
+    return _placed_frames(groups, tile)
+
+
+def _placed_frames(groups: Sequence[Dataset], tile: Size) -> dict[tuple[int, int], int]:
+    """Return the number of the frame at each place of the grid that the header lists."""
     frames: dict[tuple[int, int], int] = {}
     for number, group in enumerate(groups):
         place = group.PlanePositionSlideSequence[0]
@@ -379,8 +384,6 @@ def frame_places(header: SlideHeader, source: SourceRanges) -> list[tuple[int, i
     Raises:
         SourceError: the file ends too early, or its fragments do not show where frames begin.
     """
-    from pydicom.encaps import parse_basic_offsets, parse_fragments
-
     stream: Any = RangeStream(source.size, source.read, _SCAN_BYTES)
     stream.seek(header.pixels_at)
     tag = stream.read(12)
@@ -393,27 +396,34 @@ def frame_places(header: SlideHeader, source: SourceRanges) -> list[tuple[int, i
         start = stream.tell()
         return [(start + number * size, start + (number + 1) * size) for number in range(header.count)]
     try:
-        basic = parse_basic_offsets(stream)
-        first = stream.tell()
-        offsets = list(header.extended_offsets or basic)
-        if len(offsets) == header.count:
-            ends = [*offsets[1:], source.size - first]
-            # A basic offset table has 32 bits, which some writers let overflow.
-            if any(end <= start for start, end in pairwise(offsets)):
-                raise damaged_error("its offset table is not ascending")
-            return [(first + start, first + end) for start, end in zip(offsets, ends, strict=True)]
+        return _encapsulated(header, source, stream)
+    except (ValueError, IndexError, EOFError, struct.error) as error:
+        raise damaged_error(f"the items of Pixel Data: {error}") from error
+
+
+def _encapsulated(header: SlideHeader, source: SourceRanges, stream: Any) -> list[tuple[int, int]]:
+    """Return the first byte and the end of each compressed frame, from an offset table or from all its items."""
+    from pydicom.encaps import parse_basic_offsets, parse_fragments
+
+    basic = parse_basic_offsets(stream)
+    first = stream.tell()
+    offsets = list(header.extended_offsets or basic)
+    if len(offsets) == header.count:
+        # A basic offset table has 32 bits, which some writers let overflow.
+        if any(end <= start for start, end in pairwise(offsets)):
+            raise damaged_error("its offset table is not ascending")
+        starts = [first + start for start in offsets]
+    else:
         fragments, starts = parse_fragments(stream)
         if fragments > header.count:
             starts = [start for start in starts if _begins_frame(stream, start)]
-    except (ValueError, IndexError, EOFError, struct.error) as error:
-        raise damaged_error(f"the items of Pixel Data: {error}") from error
-    if len(starts) != header.count:
-        raise decode_error(
-            "frames of the slide cannot be told apart",
-            f"{fragments} fragments for {header.count} frames, and no offset table; write it anew with one, such as "
-            "with wsidicom",
-        )
-    return [(start, end) for start, end in zip(starts, [*starts[1:], source.size], strict=True)]
+        if len(starts) != header.count:
+            raise decode_error(
+                "frames of the slide cannot be told apart",
+                f"{fragments} fragments for {header.count} frames, and no offset table; write it anew with one, such "
+                "as with wsidicom",
+            )
+    return list(pairwise([*starts, source.size]))
 
 
 def _begins_frame(stream: Any, start: int) -> bool:

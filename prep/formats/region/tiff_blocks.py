@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from halofeed.system.threads import OrderedThreads
 
 _GAP_BYTES = 64 << 10
-"""Bytes between two blocks that are read with them, because a further request takes longer."""
+"""Placed between two blocks that are read with them, because a further request takes longer."""
 GROUP_BYTES = 4 << 20
-"""Bytes of neighboring blocks that are read at once, unless one block is larger."""
+"""Placed of neighboring blocks that are read at once, unless one block is larger."""
 APERIO_YCBCR = 33003
 """JPEG 2000 of Aperio, whose decoder returns luma and chroma as they are stored."""
 _JPEG = (6, 7, 33007, 34892)
@@ -54,7 +54,7 @@ class Window:
 
 @dataclass(frozen=True, kw_only=True)
 class _Block:
-    """Bytes of a block in the file, and where its pixels are in the page."""
+    """Placed of a block in the file, and where its pixels are in the page."""
 
     number: int
     start: int
@@ -73,7 +73,7 @@ class HasBytes(Protocol):
     def stop(self) -> int: ...
 
 
-Bytes = TypeVar("Bytes", bound=HasBytes)
+Placed = TypeVar("Placed", bound=HasBytes)
 
 
 class PageBlocks:
@@ -146,7 +146,7 @@ class PageBlocks:
 
     @property
     def block_bytes(self) -> int:
-        """Bytes that are decoded together."""
+        """Placed that are decoded together."""
         if self._row_bytes:
             return self._row_bytes
         samples = 1 if self._is_planar else self.samples
@@ -334,9 +334,9 @@ class PageBlocks:
         return np.frombuffer(data, self.dtype.newbyteorder(page.parent.byteorder))
 
 
-def neighbors(blocks: Sequence[Bytes]) -> Iterator[list[Bytes]]:
+def neighbors(blocks: Sequence[Placed]) -> Iterator[list[Placed]]:
     """Yield blocks in groups that are read at once."""
-    group: list[Bytes] = []
+    group: list[Placed] = []
     for block in sorted(blocks, key=lambda one: one.start):
         if group:
             gap, size = block.start - max(one.stop for one in group[-1:]), block.stop - group[0].start
