@@ -53,8 +53,8 @@ def test_so_it_does_whatever_is_made_of_it(name, recipe, tmp_path):
 
 TILED = [(name, recipe) for name in FILES for recipe in TILE_RECIPES]
 QUICK_TILED = (("TIFF tiles", "tiles"), ("PNG", "narrow"), ("TIFF nodata", "shrunk"))
-WHOLE_BYTES = 350e6
-"""What decoding a picture of 24 M pixels at once is expected to take, and the records that are held."""
+MOST_TILED = 5
+"""The same of tiles: blocks of 1024 rows and pictures that are decoded at once are shared by bands more than counted."""
 
 
 @pytest.mark.parametrize(("name", "recipe"), others(TILED, QUICK_TILED, pytest.mark.exhaustive))
@@ -63,7 +63,8 @@ def test_tiles_of_a_picture_take_what_its_header_lets_expect(name, recipe, tmp_p
     planned, taken = measured.result, measured.peak_bytes
     assert isinstance(planned, int), planned
     shares = f"planned {planned / 1e6:.0f} MB, taken {taken / 1e6:.0f} MB"
-    assert taken <= planned <= max(3 * taken, taken + WHOLE_BYTES), shares
+    # Of a small take the records that are held, and the fixed margin, are the most.
+    assert taken <= planned <= max(MOST_TILED * taken, taken + 100e6), shares
 
 
 @pytest.mark.long
