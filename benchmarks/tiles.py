@@ -9,11 +9,12 @@ halofeed  `halofeed convert --fit tiles`, the whole command with its start-up: r
 bare      decode each block once in as many threads as cores, cut the same tiles, encode them as halofeed does, and
           write these bytes one after the other: no annotations, records, checksums or start-up of a command
 sahi      `sahi.slicing.slice_coco`, in the Python of --peer-python: a file for each tile and a COCO document
-datumaro  its transform `tile` and export as COCO with pictures, in the same Python if it is there, or else in this one
+datumaro  its transform `tile` and export as COCO with pictures, in the Python of --datumaro-python
 
-Tiles are 1024 x 1024 and overlap by 128 pixels or more; those of datumaro are as many, and smaller. Tiles are written as
-raw pixels, PNG or JPEG (halofeed's quality of 95, and the default of Pillow and OpenCV in SAHI and datumaro). SAHI writes
-PNG unless it is told otherwise. Neither writes raw pixels, so that the lines of raw also give the ratio to their PNG.
+Tiles are 1024 x 1024 and overlap by 128 pixels or more; those of datumaro are as many, and smaller. It decodes the
+whole picture for each tile, so measure it with --side 3000. Tiles are written as raw pixels, PNG or JPEG: quality 95 of
+halofeed and the bare decoder, and the default of Pillow and OpenCV in SAHI and datumaro. SAHI writes PNG unless it is
+told otherwise. Neither writes raw pixels, so that the lines of PNG also give the ratio of halofeed with raw pixels.
 Boxes are those that count: of the others less than 0.3 is visible, and SAHI and datumaro leave them out.
 
 Rounds are interleaved, and a figure is the median; a ratio is the median of the rounds' ratios. Peak memory is that of
@@ -223,20 +224,16 @@ def count_halofeed(out: Path) -> tuple[int, int]:
 
 def records_of(out: Path) -> Iterator[dict[str, Any]]:
     """The features of all records, in stored order; shards are mapped and not read whole."""
-    import mmap
+    import numpy as np
 
     from halofeed.schemas.tfexample import decode_example
     from halofeed.schemas.tfrecord import read_records
 
     for path in sorted(out.rglob("*.tfrecord-*")):
-        with open(path, "rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
-            view = memoryview(mapped)
-            for _, data in read_records(view, path.name):
-                features = decode_example(data)
-                features.pop("image/encoded")
-                yield features
-                data.release()
-            view.release()
+        for _, data in read_records(memoryview(np.memmap(path, mode="r")), path.name):
+            features = decode_example(data)
+            features.pop("image/encoded")
+            yield features
 
 
 def count_coco(out: Path) -> tuple[int, int]:
@@ -339,8 +336,8 @@ def compare(form: str, given: argparse.Namespace, scratch: Path) -> None:
     size = Path(cut.folder, cut.file).stat().st_size / MIB
     print(f"{form}, {size:,.0f} MiB, {cut.threads} cores")
     print(
-        f"{'system':<9} {'as':<5} {'s':>6} {'(rounds)':<20} {'peak MiB':>9} {'tiles':>6} {'boxes':>7} {'written MiB':>12}"
-        "  halofeed is"
+        f"{'system':<9} {'as':<5} {'s':>6} {'(rounds)':<20} {'peak MiB':>9} {'tiles':>6} {'boxes':>7} "
+        f"{'written MiB':>12}  halofeed is"
     )
     for (system, encoding), found in outcomes.items():
         seconds = [one.seconds for one in found]

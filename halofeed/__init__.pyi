@@ -1104,6 +1104,9 @@ def evaluate(
     task: str | None = None,
     virtual_devices: int | None = None,
     split: str = '',
+    merge: str = 'shared',
+    merge_overlap: str = 'iou',
+    merge_threshold: float | None = None,
     debug: bool = False,
 ) -> dict[str, Any]:
     """Measure a trained model on a split, and return the metrics.
@@ -1118,6 +1121,10 @@ def evaluate(
         task: task of your own that was moved (default: the run's).
         virtual_devices: use this many CPU devices instead of accelerators.
         split: name of the split (default: the run's evaluation split).
+        merge: shared: boxes of two tiles are one object if they agree in the part that both tiles show (default);
+            nms: keep the box with the highest score; nmm, greedy-nmm: the union of overlapping boxes, as SAHI; none.
+        merge_overlap: of nms, nmm and greedy-nmm: iou, or ios, the intersection over the smaller box.
+        merge_threshold: smallest overlap of two boxes of one object (default: 0.3 for shared, 0.5 for the others).
         debug: show the whole traceback of an error.
 
     >>> halofeed.evaluate("run")["examples"]
@@ -1136,6 +1143,11 @@ def predict(
     task: str | None = None,
     virtual_devices: int | None = None,
     split: str = '',
+    merge: str = 'shared',
+    merge_overlap: str = 'iou',
+    merge_threshold: float | None = None,
+    min_score: float = 0.0,
+    geojson: bool = False,
     source: StrPath | None = None,
     no_windows: bool = False,
     overwrite: bool = False,
@@ -1154,6 +1166,13 @@ def predict(
         task: task of your own that was moved (default: the run's).
         virtual_devices: use this many CPU devices instead of accelerators.
         split: name of the split (default: the run's evaluation split).
+        merge: shared: boxes of two tiles are one object if they agree in the part that both tiles show (default);
+            nms: keep the box with the highest score; nmm, greedy-nmm: the union of overlapping boxes, as SAHI; none.
+        merge_overlap: of nms, nmm and greedy-nmm: iou, or ios, the intersection over the smaller box.
+        merge_threshold: smallest overlap of two boxes of one object (default: 0.3 for shared, 0.5 for the others).
+        min_score: leave out boxes with a lower score (default: 0).
+        geojson: also write a GeoJSON file for each picture of tiles: boxes or outlines of classes, on the map if the
+            source is georeferenced.
         source: new pictures, scans or clips instead of a data set.
         no_windows: crop or pad new volumes to the recipe's shape instead of overlapping windows.
         overwrite: replace earlier predictions there, if halofeed wrote all files in the folder and none has changed.

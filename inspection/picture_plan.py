@@ -13,10 +13,10 @@ from halofeed.inspection.plan_report import (
     UNITS,
     PlanRow,
     bar_of,
+    figure_source_lines,
     gibibytes,
     name_of_split,
     seconds,
-    source_lines,
     split_lines,
     verdict,
 )
@@ -76,7 +76,7 @@ def describe_picture_plan(plan: Mapping[str, Any]) -> str:
     ]
     for name, reasons in way_reasons(plan):
         lines += titled_lines(name, reasons)
-    return escape_unprintable("\n".join([*lines, *source_lines(plan)]))
+    return escape_unprintable("\n".join([*lines, *figure_source_lines(plan)]))
 
 
 def _title(plan: Mapping[str, Any]) -> str:

@@ -53,7 +53,7 @@ MAY_IMPORT_PACKAGES: dict[str, dict[str, str]] = {
     },
     "trainer": {
         **dict.fromkeys(("numpy", "jax", "flax", "optax", "orbax", "scipy", "tensorboardX"), ANYWHERE),
-        **dict.fromkeys(("PIL", "h5py", "libtpu", "pycocotools", "tensorflow"), INSIDE_FUNCTIONS),
+        **dict.fromkeys(("PIL", "h5py", "libtpu", "pycocotools", "tensorflow", "tifffile"), INSIDE_FUNCTIONS),
     },
     "inspection": dict.fromkeys(("numpy", "cv2", "PIL", "jinja2", "markupsafe"), ANYWHERE)
     | {"pyarrow": INSIDE_FUNCTIONS},
@@ -69,6 +69,7 @@ ONLY_IN_FILES = {
     ("trainer", "tensorboardX"): {"trainer/log.py"},
     ("trainer", "scipy"): {"trainer/metrics.py"},
     ("trainer", "pycocotools"): {"trainer/metrics.py"},
+    ("trainer", "tifffile"): {"trainer/source_grid.py"},
     ("trainer", "h5py"): {"trainer/models/keras_weights.py"},
     ("trainer", "libtpu"): {"trainer/plan/topologies.py"},
     ("trainer", "PIL"): {"trainer/source_grid.py"},
@@ -77,10 +78,14 @@ ONLY_IN_FILES = {
     ("prep", "isal"): {"prep/formats/volume/streams.py"},
     ("prep", "h5py"): {"prep/formats/volume/minc.py"},
     ("prep", "nibabel"): {"prep/formats/volume/nifti.py"},
-    ("prep", "pydicom"): {f"prep/formats/dicom/{name}.py" for name in ("headers", "sop_classes", "pixels")},
+    ("prep", "pydicom"): {
+        "prep/formats/region/slide_headers.py",
+        *(f"prep/formats/dicom/{name}.py" for name in ("headers", "sop_classes", "pixels")),
+    },
     ("prep", "tifffile"): {f"prep/formats/region/tiff_{part}.py" for part in ("blocks", "regions")},
     ("prep", "imagecodecs"): {
-        f"prep/formats/region/{name}.py" for name in ("tiff_blocks", "tiff_regions", "png_rows")
+        f"prep/formats/region/{name}.py"
+        for name in ("tiff_blocks", "tiff_regions", "png_rows", "slide_regions")
     },
     ("prep", "pyvips"): {"prep/formats/region/jpeg_rows.py"},
     ("prep", "rle"): {"prep/formats/dicom/pixels.py"},
@@ -477,6 +482,7 @@ MAY_OPEN = {
     ("pipelines/workers.py", "socket.socketpair"): _PROCESS,
     ("prep/annotations/container_rows.py", "tarfile.open"): _MEMORY,
     ("prep/formats/clip/video.py", "cv2.VideoCapture"): _MEMORY,
+    ("prep/formats/region/slide_headers.py", "pydicom.dcmread"): _MEMORY,
     ("prep/formats/volume/nifti.py", "gzip.GzipFile"): _MEMORY,
     ("prep/sources/parquet.py", "pyarrow.parquet.ParquetFile"): _MEMORY,
     ("system/console.py", "os.open"): _PROCESS,

@@ -15,6 +15,7 @@ from halofeed.prep.options.recipe_options import RecipeOptions
 from halofeed.prep.options.tiles import cuts_pictures, tile_overlap_of
 from halofeed.prep.options.volumes import INTERPOLATIONS, default_dtype
 from halofeed.prep.sources.example import FileSelection, with_data_files
+from halofeed.prep.sources.file_names import is_image_name
 from halofeed.prep.sources.files import SourceFiles
 from halofeed.prep.voxels.intensity import STORES, IntensityPlan
 from halofeed.schemas.kinds import KINDS, Kind
@@ -34,7 +35,7 @@ class KindRules:
         is_heavy: True if one input takes as much memory as hundreds of pictures.
         is_fitted: True if --fit decides how an image is brought to its shape.
         joins_files: True if an image may have channels in separate files.
-        select_files: return the files that may be sources.
+        select_files: return the files that may be sources, of the recipe and all files.
         defaults: return the values of options that were left out.
         problems: yield a message for each combination of options that cannot work.
         shape: return the static size along the kind's axes; None where the options do not fix it.
@@ -50,7 +51,9 @@ class KindRules:
     is_heavy: bool = False
     is_fitted: bool = False
     joins_files: bool = False
-    select_files: Callable[[SourceFiles], FileSelection] = lambda files: FileSelection(files=files)
+    select_files: Callable[[RecipeOptions, SourceFiles], FileSelection] = lambda _, files: FileSelection(
+        files=files
+    )
     defaults: Callable[[RecipeOptions], Mapping[str, Any]]
     problems: Callable[[RecipeOptions], Iterator[str]]
     shape: Callable[[RecipeOptions], tuple[int, ...] | None]
@@ -239,10 +242,23 @@ def _picture_refuses(recipe: RecipeOptions, volume: str, picture: str) -> str:
     )
 
 
+def _select_pictures(recipe: RecipeOptions, files: SourceFiles) -> FileSelection:
+    if not cuts_pictures(recipe):
+        return FileSelection(files=files)
+    # Only tiles show a slide, so DICOM files are pictures for them alone.
+    from halofeed.prep.formats.region.slide_headers import is_slide
+
+    return FileSelection(
+        files=files,
+        takes=lambda path: is_image_name(path) or (path.lower().endswith(".dcm") and is_slide(files, path)),
+    )
+
+
 PICTURE_RULES = KindRules(
     kind=KINDS["picture"],
     chosen_by="",
     tasks=(),
+    select_files=_select_pictures,
     defaults=_picture_defaults,
     problems=_picture_problems,
     shape=RecipeOptions.picture_shape,
@@ -346,7 +362,9 @@ VOLUME_RULES = KindRules(
     is_heavy=True,
     is_fitted=True,
     joins_files=True,
-    select_files=lambda files: FileSelection(files=files, complete=lambda one: with_data_files(one, files)),
+    select_files=lambda _, files: FileSelection(
+        files=files, complete=lambda one: with_data_files(one, files)
+    ),
     defaults=_volume_defaults,
     problems=_volume_problems,
     shape=_volume_shape,
@@ -395,7 +413,7 @@ def _clip_problems(recipe: RecipeOptions) -> Iterator[str]:
     )
 
 
-def _select_clips(files: SourceFiles) -> FileSelection:
+def _select_clips(_: RecipeOptions, files: SourceFiles) -> FileSelection:
     # The readers of clips take 0.1 s to import.
     from halofeed.prep.formats.clip.frame_folder import list_clips
 
