@@ -116,21 +116,22 @@ def _enlarge(
         [np.clip(low - first + more, 0, side - 1) for more in (0, 1)]
         for low, first, side in zip((tops, lefts), corner, pixels.shape, strict=False)
     )
-    # Only the rows between the first and the last that are needed are interpolated.
-    across = acrosses[None, :, None]
+    # 16 bits hold the sums of a row, 255 · 256 at most.
+    across = acrosses.astype(np.uint16)[None, :, None]
     lines = pixels[:, columns[0]] * ((1 << _SHARE_BITS) - across)
     lines += pixels[:, columns[1]] * across
-    down = downs[:, None, None]
+    down = downs.astype(np.uint32)[:, None, None]
     total = lines[rows[0]] * ((1 << _SHARE_BITS) - down)
     total += lines[rows[1]] * down
-    return ((total + (1 << 2 * _SHARE_BITS - 1)) >> 2 * _SHARE_BITS).astype(np.uint8)
+    total += 1 << 2 * _SHARE_BITS - 1
+    return (total >> 2 * _SHARE_BITS).astype(np.uint8)
 
 
-def _shares(side: int, scaled: int, start: int, part: int) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+def _shares(side: int, scaled: int, start: int, part: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return the first of the two pixels of each enlarged pixel, and the weight of the second in 256ths."""
     position = (np.arange(start, start + part) + 0.5) * (side / scaled) - 0.5
     low = np.floor(position).astype(np.int64)
-    weight = np.rint((position - low) * (1 << _SHARE_BITS)).astype(np.int32)
+    weight = np.rint((position - low) * (1 << _SHARE_BITS)).astype(np.int64)
     # Beyond the centers of the first and the last pixel there is nothing to mix.
     weight[(low < 0) | (low >= side - 1)] = 0
     return np.clip(low, 0, side - 1), weight
