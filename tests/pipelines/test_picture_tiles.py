@@ -119,3 +119,9 @@ def test_empty_tiles_are_dropped_and_counted(source, tmp_path):
     assert all(len(record[keys.OBJECT_INDEX]) for record in records_of(dropped)["train"])
     assert "empty tiles were dropped" in describe_dataset(dropped)
     assert verify(dropped).ok
+
+
+def test_an_export_on_the_grid_of_the_source_refuses_tiles(source, tmp_path):
+    data = convert(source, tmp_path)
+    with pytest.raises(UsageError, match="tile of a larger picture.*--fit tiles.*--grid stored"):
+        export_data(data, tmp_path / "exported", "coco", grid="source")
