@@ -75,7 +75,10 @@ def scale_bytes(window: Size, size: Size, channels: int, sample_bytes: int) -> i
         # Pillow's image of up to four bytes a pixel, the pixels that it copies, and its first pass; OpenCV's kernel has
         # three arrays of int32.
         enlarged = 12 * channels * max(rows, size[0]) * size[1] if size >= window else 0
-        return 2 * _PILLOW_CHANNELS * rows * (columns + size[1]) + 2 * channels * math.prod(size) + enlarged
+        pixel_bytes = 1 if channels == 1 else _PILLOW_CHANNELS
+        copies = min(channels, _PILLOW_CHANNELS) * rows * columns
+        passes = pixel_bytes * rows * (columns + size[1])
+        return copies + passes + (pixel_bytes + 2 * channels) * math.prod(size) + enlarged
     # Sums of each pass in float32, a product that is added to them, and the transposed copy.
     return 16 * channels * size[0] * columns + 16 * channels * math.prod(size)
 
