@@ -319,20 +319,24 @@ class TileConverter:
 
     def _reserve(self, source: _Source, reader: RegionReader, reserve: ReserveMemory, threads: int) -> None:
         """Reserve the memory of the bands, of a read, and of the tiles that exist at the same time."""
+        jobs = min(threads + _JOBS_AHEAD, len(source.tiles))
         groups = source.column_groups()
         spans = [source.group_columns(first, last) for first, last in groups]
         widest = max(end - first for first, end in spans)
-        rows, pixel_bytes = source.band_rows, source.pixel_bytes
-        band = rows * widest * pixel_bytes
-        kept = source.kept_rows * sum(end - first for first, end in spans) * pixel_bytes
-        jobs = threads + _JOBS_AHEAD
-        # A band is freed with the last of its tiles, and tiles of several bands may be waiting. One more band is being
-        # joined from the rows that are kept and those that are read.
+        # A band is freed with the last of its tiles, and tiles of several bands may be waiting.
         fewest = min(last - first for first, last in groups)
-        bands = min(len(groups) * len(source.windows.rows), -(-jobs // fewest) + 1) + 1
-        read = reader.read_bytes(source.level, rows, widest)
-        tiles = self._tile_bytes(source, min(jobs, len(source.tiles)), threads)
-        reserve(bands * band + kept + read + tiles + source.annotations.held_bytes)
+        rows = source.band_rows * min(len(groups) * len(source.windows.rows), -(-jobs // fewest) + 1)
+        kept = 0
+        if len(groups) == 1:
+            # Bands of one block share it or copy less than half of it, so that rows are held twice at most.
+            rows = min(rows, 2 * source.level_size[0])
+        else:
+            kept = source.kept_rows * sum(end - first for first, end in spans)
+        # One more band is being joined from rows that are kept and rows that are read, unless all are read at once.
+        joined = source.band_rows * (source.band_rows < source.level_size[0])
+        held = ((rows + joined) * widest + kept) * source.pixel_bytes
+        read = reader.read_bytes(source.level, source.band_rows, widest)
+        reserve(held + read + self._tile_bytes(source, jobs, threads) + source.annotations.held_bytes)
 
     def _tile_bytes(self, source: _Source, jobs: int, threads: int) -> int:
         """Return the memory of tiles: of those that threads make, and of the records that wait."""
@@ -343,12 +347,13 @@ class TileConverter:
         )
         sample_bytes = np.dtype(recipe.dtype).itemsize
         # The window in the order of the display, and with the values of the record.
-        values = math.prod(window) * (source.pixel_bytes + recipe.channels * sample_bytes) + _BLOCK_BYTES
+        values = math.prod(window) * (source.pixel_bytes + recipe.channels * sample_bytes)
+        values += _BLOCK_BYTES * source.values.converts(source.facts)
         tile = recipe.height * recipe.width * recipe.channels * sample_bytes
         size = displayed_size(source.facts.orientation, source.tiles.tile(0).plan.resized_size)
-        work = values + scale_bytes(window, size, recipe.channels, sample_bytes) + 4 * tile
+        work = values + scale_bytes(window, size, recipe.channels, sample_bytes) + 3 * tile
         held = min(HELD_BYTES, len(source.tiles) * tile)
-        return min(threads, jobs) * work + 2 * jobs * tile + held
+        return min(threads, jobs) * work + jobs * tile + held
 
     def _record(self, source: _Source, job: _Job) -> Record | None:
         """Return the record of a tile; None if it is empty and not kept."""

@@ -14,6 +14,7 @@ from halofeed.prep.formats.picture.image import (
     ReadOptions,
     check_sample_bits,
     convert_pixels,
+    is_converted,
     iterate_blocks,
 )
 from halofeed.prep.formats.region.region_reader import RegionFacts, RegionReader
@@ -81,6 +82,14 @@ class TileValues:
     range: ValueRange | None
     options: ReadOptions | None
     finds_missing: bool
+
+    def converts(self, facts: RegionFacts) -> bool:
+        """Return whether values of the file change, which takes working memory."""
+        if self.range is not None:
+            return True
+        return self.options is not None and not is_converted(
+            facts.bands, np.dtype(facts.dtype).itemsize, self.options
+        )
 
     def apply(self, pixels: NDArray[Any]) -> tuple[NDArray[Any], tuple[str, ...]]:
         """Return the channels of pixels [height, width, band], and notes of conversions."""

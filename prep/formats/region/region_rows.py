@@ -86,9 +86,12 @@ class RowReader:
         end = min(height, -(-bottom // self._step) * self._step)
         band = self._joined(held, top, end)
         if next_top < end:
-            pixels = band.pixels[next_top - top :].copy()
-            valid = None if band.valid is None else band.valid[next_top - top :].copy()
-            self._held = Band(top=next_top, left=self._left, pixels=pixels, valid=valid)
+            self._held = Band(
+                top=next_top,
+                left=self._left,
+                pixels=_kept(band.pixels, next_top - top),
+                valid=None if band.valid is None else _kept(band.valid, next_top - top),
+            )
         return band
 
     def _joined(self, held: Band | None, top: int, end: int) -> Band:
@@ -126,6 +129,17 @@ class RowReader:
 
 def _rest(valid: Valid, first: int) -> Valid:
     return None if valid is None else valid[first:]
+
+
+def _kept(lines: NDArray[Any], first: int) -> NDArray[Any]:
+    """Return the rows from `first` on, as a copy if that frees more memory than it takes.
+
+    A block may have more rows than many bands, up to those of the complete picture, and each band would copy what is
+    left of it.
+    """
+    left = lines[first:]
+    owner = lines if lines.base is None else lines.base
+    return left.copy() if 2 * left.nbytes < owner.nbytes else left
 
 
 def column_ranges(

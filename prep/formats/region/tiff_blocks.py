@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from halofeed.system.threads import OrderedThreads
 
 _GAP_BYTES = 64 << 10
-"""Placed between two blocks that are read with them, because a further request takes longer."""
+"""Bytes between two blocks that are read with them, because a further request takes longer."""
 GROUP_BYTES = 4 << 20
-"""Placed of neighboring blocks that are read at once, unless one block is larger."""
+"""Bytes of neighboring blocks that are read at once, unless one block is larger."""
 APERIO_YCBCR = 33003
 """JPEG 2000 of Aperio, whose decoder returns luma and chroma as they are stored."""
 _JPEG = (6, 7, 33007, 34892)
@@ -54,7 +54,7 @@ class Window:
 
 @dataclass(frozen=True, kw_only=True)
 class _Block:
-    """Placed of a block in the file, and where its pixels are in the page."""
+    """Bytes of a block in the file, and where its pixels are in the page."""
 
     number: int
     start: int
@@ -146,7 +146,7 @@ class PageBlocks:
 
     @property
     def block_bytes(self) -> int:
-        """Placed that are decoded together."""
+        """Bytes that are decoded together."""
         if self._row_bytes:
             return self._row_bytes
         samples = 1 if self._is_planar else self.samples
