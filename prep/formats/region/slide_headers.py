@@ -334,7 +334,7 @@ def _header(path: str, data: Dataset, at: int) -> SlideHeader:
 
 def _frames(data: Dataset, grid: tuple[int, int], tile: Size, count: int) -> dict[tuple[int, int], int]:
     """Return the number of the frame at each place of the grid."""
-    groups = data.get("PerFrameFunctionalGroupsSequence") or ()
+    groups: Sequence[Dataset] = data.get("PerFrameFunctionalGroupsSequence") or ()
     # Slides from before the type TILED_FULL have places without a type (Supplement 145).
     has_places = len(groups) > 0 and "PlanePositionSlideSequence" in groups[0]
     organization = str(data.get("DimensionOrganizationType", ""))
@@ -432,4 +432,4 @@ def _begins_frame(stream: Any, start: int) -> bool:
     Compressed data inside these codestreams have no 0xFFD8 (ITU-T T.81, B.1.1.5) and no 0xFF51 (T.800, A.1).
     """
     stream.seek(start + 8)
-    return stream.read(4).startswith((b"\xff\xd8", b"\xff\x4f\xff\x51"))
+    return bytes(stream.read(4)).startswith((b"\xff\xd8", b"\xff\x4f\xff\x51"))
