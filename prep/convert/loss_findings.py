@@ -246,7 +246,13 @@ def _larger_shape(converted: Converted) -> str:
         return max(side + 1, largest if math.isinf(factor) else min(math.ceil(side * factor), largest))
 
     listed = " ".join(f"--{name.replace('_', '-')} {larger(name)}" for name in names)
-    return f"take larger records, such as {listed}, or cut the pictures into parts before the conversion"
+    if converted.kind != "picture":
+        parts = "cut the pictures into parts before the conversion"
+    elif names == ("height", "width"):
+        parts = "add --fit tiles, which cuts the pictures into such records and keeps their pixels"
+    else:
+        parts = "cut the pictures with --fit tiles --height 640 --width 640 in place of --resize and its sizes"
+    return f"take larger records, such as {listed}, or {parts}"
 
 
 def _largest_source_side(converted: Converted) -> int:

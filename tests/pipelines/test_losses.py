@@ -398,6 +398,24 @@ def test_declared_sizes_refuse_tiny_boxes_before_pictures_are_read(tmp_path):
     assert not list((tmp_path / "out").rglob("*.index"))
 
 
+@pytest.mark.parametrize(
+    ("shape", "others"),
+    [
+        (("--height", 30, "--width", 30), ("--fit", "tiles", "--height", 30, "--width", 30)),
+        (
+            ("--resize", "keep-aspect", "--min-dimension", 30, "--max-dimension", 30, "--pad"),
+            ("--fit", "tiles", "--height", 640, "--width", 640),
+        ),
+    ],
+)
+def test_tiles_are_proposed_for_tiny_boxes_and_keep_them(tmp_path, shape, others):
+    source = coco(tmp_path / "source", boxes(16, 16), side=640)
+    _, text = converted(source, tmp_path / "a", *shape)
+    assert ("--fit tiles" in text and "in place of --resize" in text) or "add --fit tiles" in text, text
+    manifest, text = converted(source, tmp_path / "b", *others)
+    assert manifest is not None and "stored pixels on a side" not in text, text
+
+
 def test_objects_without_an_area_do_not_ask_for_larger_records(tmp_path):
     drawn = coco(tmp_path / "source", [*boxes(20, 30), *boxes(20, 0)], 300)
     size = ("--height", 300, "--width", 300)
