@@ -27,7 +27,13 @@ def drawn(tmp_path_factory):
 @pytest.mark.parametrize("scale", [1.0, 0.7])
 def test_every_box_is_found_again_within_half_a_pixel_of_the_source(tmp_path, drawn, scale, overlap):
     source, boxes = drawn
-    options = {"fit": "tiles", "height": 256, "width": 320, "tile_overlap": (overlap, overlap), "scale": scale}
+    options = {
+        "fit": "tiles",
+        "height": 256,
+        "width": 320,
+        "tile_overlap": (overlap, overlap),
+        "scale": scale,
+    }
     done = run_convert(source, tmp_path, layout="coco", **options)
     found = find_boxes(read_split(Path(done.folder), "train"), boxes)
     assert found.missing == ()

@@ -332,7 +332,7 @@ class TileConverter:
             rows = min(rows, 2 * source.level_size[0])
         else:
             kept = source.kept_rows * sum(end - first for first, end in spans)
-        # One more band is being joined from the rows that are kept and those that are read, unless all are read at once.
+        # One more band is being joined from rows that are kept and rows that are read, unless all are read at once.
         joined = source.band_rows * (source.band_rows < source.level_size[0])
         held = ((rows + joined) * widest + kept) * source.pixel_bytes
         read = reader.read_bytes(source.level, source.band_rows, widest)

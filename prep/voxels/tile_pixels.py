@@ -17,10 +17,9 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
 
 from halofeed.prep.geometry.resize import ResizePlan, Size
-from halofeed.prep.voxels.kernels import PILLOW_MODES, triangle_taps
+from halofeed.prep.voxels.kernels import PILLOW_MODES, resize_by_pillow, triangle_taps
 
 _PILLOW_CHANNELS = max(PILLOW_MODES)
 _SHARE_BITS = 8
@@ -89,44 +88,15 @@ def _scale(pixels: NDArray[Any], corner: tuple[int, int], plan: ResizePlan, leve
         return _rounded(_weigh(pixels, corner, plan, level), pixels.dtype)
     if all(scaled >= side for scaled, side in zip(plan.scaled_size, level, strict=True)):
         return _enlarge(pixels, corner, plan, level)
-    groups = [
-        pixels[..., first : first + _group(pixels.shape[2] - first)]
-        for first in _group_starts(pixels.shape[2])
-    ]
-    scaled = [_pillow(group, corner, plan, level) for group in groups]
-    return scaled[0] if len(scaled) == 1 else np.concatenate(scaled, axis=2)
-
-
-def _group(channels: int) -> int:
-    """Return how many of the next channels Pillow takes at once."""
-    return max(count for count in PILLOW_MODES if count <= channels)
-
-
-def _group_starts(channels: int) -> list[int]:
-    starts, first = [], 0
-    while first < channels:
-        starts.append(first)
-        first += _group(channels - first)
-    return starts
-
-
-def _pillow(
-    pixels: NDArray[Any], corner: tuple[int, int], plan: ResizePlan, level: Size
-) -> NDArray[np.uint8]:
-    top, left = corner
-    (down, across), (height, width) = _ratios(plan, level), plan.resized_size
+    (top, left), (down, across), (height, width) = corner, _ratios(plan, level), plan.resized_size
     # Clipped, because rounding may put an end beyond the pixels, which Pillow refuses.
-    box = (
-        max(0.0, plan.origin[1] * across - left),
+    extent = (
         max(0.0, plan.origin[0] * down - top),
-        min(float(pixels.shape[1]), (plan.origin[1] + width) * across - left),
+        max(0.0, plan.origin[1] * across - left),
         min(float(pixels.shape[0]), (plan.origin[0] + height) * down - top),
+        min(float(pixels.shape[1]), (plan.origin[1] + width) * across - left),
     )
-    contiguous = np.ascontiguousarray(pixels)
-    mode = PILLOW_MODES[pixels.shape[2]]
-    image = Image.frombytes(mode, (pixels.shape[1], pixels.shape[0]), contiguous.data.cast("B"))
-    resized = image.resize((width, height), Image.Resampling.BILINEAR, box)
-    return np.asarray(resized).reshape(height, width, pixels.shape[2])
+    return resize_by_pillow(pixels, (height, width), extent)
 
 
 def _enlarge(
@@ -146,21 +116,22 @@ def _enlarge(
         [np.clip(low - first + more, 0, side - 1) for more in (0, 1)]
         for low, first, side in zip((tops, lefts), corner, pixels.shape, strict=False)
     )
-    # Only the rows between the first and the last that are needed are interpolated.
-    across = acrosses[None, :, None]
+    # 16 bits hold the sums of a row, 255 · 256 at most.
+    across = acrosses.astype(np.uint16)[None, :, None]
     lines = pixels[:, columns[0]] * ((1 << _SHARE_BITS) - across)
     lines += pixels[:, columns[1]] * across
-    down = downs[:, None, None]
+    down = downs.astype(np.uint32)[:, None, None]
     total = lines[rows[0]] * ((1 << _SHARE_BITS) - down)
     total += lines[rows[1]] * down
-    return ((total + (1 << 2 * _SHARE_BITS - 1)) >> 2 * _SHARE_BITS).astype(np.uint8)
+    total += 1 << 2 * _SHARE_BITS - 1
+    return (total >> 2 * _SHARE_BITS).astype(np.uint8)
 
 
-def _shares(side: int, scaled: int, start: int, part: int) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+def _shares(side: int, scaled: int, start: int, part: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return the first of the two pixels of each enlarged pixel, and the weight of the second in 256ths."""
     position = (np.arange(start, start + part) + 0.5) * (side / scaled) - 0.5
     low = np.floor(position).astype(np.int64)
-    weight = np.rint((position - low) * (1 << _SHARE_BITS)).astype(np.int32)
+    weight = np.rint((position - low) * (1 << _SHARE_BITS)).astype(np.int64)
     # Beyond the centers of the first and the last pixel there is nothing to mix.
     weight[(low < 0) | (low >= side - 1)] = 0
     return np.clip(low, 0, side - 1), weight

@@ -54,7 +54,7 @@ def test_so_it_does_whatever_is_made_of_it(name, recipe, tmp_path):
 TILED = [(name, recipe) for name in FILES for recipe in TILE_RECIPES]
 QUICK_TILED = (("TIFF tiles", "tiles"), ("PNG", "narrow"), ("TIFF nodata", "shrunk"))
 MOST_TILED = 5
-"""The same of tiles: blocks of 1024 rows and pictures that are decoded at once are shared by bands more than counted."""
+"""The same of tiles: bands share blocks of 1024 rows, and pictures that are decoded at once, more than is counted."""
 
 
 @pytest.mark.parametrize(("name", "recipe"), others(TILED, QUICK_TILED, pytest.mark.exhaustive))
