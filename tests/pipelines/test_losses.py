@@ -1,5 +1,6 @@
 """A conversion says what it lost, refuses records that became useless, and names an option that works."""
 
+import dataclasses
 import json
 import re
 import shlex
@@ -267,6 +268,8 @@ def test_a_data_set_without_any_object_is_said(tmp_path):
     manifest, text = converted(coco(tmp_path / "source", []), tmp_path / "out", *PICTURES)
     assert manifest is not None and "no record with an object" in found(manifest)
     assert re.search(r"warning: none of \d+ pictures has an object; check that", text)
+    prediction = dataclasses.replace(manifest, recipe={**manifest.recipe, "missing_masks": "prediction"})
+    assert "no record with an object" not in found(prediction)
 
 
 def dark(number: int) -> NDArray[Any]:
