@@ -246,7 +246,15 @@ def _larger_shape(converted: Converted) -> str:
         return max(side + 1, largest if math.isinf(factor) else min(math.ceil(side * factor), largest))
 
     listed = " ".join(f"--{name.replace('_', '-')} {larger(name)}" for name in names)
-    return f"take larger records, such as {listed}, or cut the pictures into parts before the conversion"
+    if converted.kind != "picture":
+        parts = "cut the pictures into parts before the conversion"
+    elif names == ("height", "width"):
+        parts = "add --fit tiles, which cuts the pictures into such records and keeps their pixels"
+    else:
+        parts = (
+            "cut the pictures with --fit tiles --height 640 --width 640 in place of --resize and its sizes"
+        )
+    return f"take larger records, such as {listed}, or {parts}"
 
 
 def _largest_source_side(converted: Converted) -> int:
@@ -358,6 +366,9 @@ def _stored_objects(converted: Converted) -> int:
 def _without_objects(converted: Converted) -> tuple[int, int]:
     by_count = converted.statistics.boxes_per_image or {}
     images = sum(by_count.values())
+    # New files that are predicted have no annotations.
+    if converted.recipe.get("missing_masks") == "prediction":
+        return 0, images
     # Other findings cover objects that existed and were dropped.
     has_cause = _dropped(converted)[0] or _dropped_flagged(converted)[0] or _emptied_pictures(converted)[0]
     return images if set(map(str, by_count)) == {"0"} and not has_cause else 0, images

@@ -43,6 +43,7 @@ from halofeed.prep.annotations.written_boxes import (
     usable_boxes,
 )
 from halofeed.prep.sources.example import Box, SourceExample
+from halofeed.prep.sources.file_names import DICOM_EXTENSIONS
 from halofeed.prep.sources.files import SourceFiles
 from halofeed.system.errors import AnnotationsError, SourceError, UsageError
 
@@ -140,11 +141,9 @@ def _open_picture(images: SourceFiles, path: str) -> _Picture:
     from halofeed.prep.formats.region.world_files import world_georeference
 
     try:
-        if not path.lower().endswith((".tif", ".tiff")):
-            sizes = possible_sizes([path], images)[0]
-            return _Picture(
-                path=path, size=sizes[0] if sizes else None, place=world_georeference(images, path)
-            )
+        sizes = () if path.lower().endswith((".tif", ".tiff")) else possible_sizes([path], images)[0]
+        if sizes:
+            return _Picture(path=path, size=sizes[0], place=world_georeference(images, path))
         reader = open_regions(images, path)
         try:
             place = reader.facts.georeference
@@ -198,7 +197,12 @@ class _Assignment:
         by_name: dict[str, list[str]] = {}
         for one in self.pictures:
             base = posixpath.basename(one.path)
-            for name in {one.path, base, posixpath.splitext(base)[0]}:
+            stem = posixpath.splitext(base)[0]
+            # QuPath names the annotations of a.ome.tif a.geojson.
+            names = {one.path, base, stem, stem.removesuffix(".ome")}
+            if base.lower().endswith(DICOM_EXTENSIONS):  # the levels of a slide are files of a folder
+                names.add(posixpath.basename(posixpath.dirname(one.path)) or stem)
+            for name in names:
                 by_name.setdefault(name, []).append(one.path)
         found: dict[str, list[_Found]] = {}
         placed = []
@@ -289,9 +293,15 @@ class _Assignment:
         picture = next((one for one in self.pictures if one.place is not None and one.size), None)
         file = next(file for file in files if file.extent is not None)
         if picture is None:
-            problem = next((one.problem for one in listed if one.problem), None)
+            problem = next((one.problem for one in listed if one.problem and one.problem[2]), None)
             if problem is not None:
                 raise AnnotationsError(f"{file.path}: {problem[1]}: {problem[2]}")
+            if all(one.problem for one in listed):
+                picture_name = posixpath.basename(self.pictures[0].path)
+                raise AnnotationsError(
+                    f"{file.path}: it belongs to no picture, and no picture has a georeference. Give the files the "
+                    f"names of their pictures, such as {posixpath.splitext(picture_name)[0]}.geojson for {picture_name}"
+                )
             return
         from halofeed.prep.geometry.map_coordinates import crs_name
 

@@ -9,7 +9,9 @@ import pytest
 from PIL import Image
 
 import halofeed
+from halofeed.errors import UsageError
 from halofeed.inspection.describe_dataset import describe_dataset
+from halofeed.inspection.export_data import export_data
 from halofeed.inspection.verify import verify
 from halofeed.inspection.verify_tile import tile_problems
 from halofeed.schemas import keys
@@ -119,3 +121,9 @@ def test_empty_tiles_are_dropped_and_counted(source, tmp_path):
     assert all(len(record[keys.OBJECT_INDEX]) for record in records_of(dropped)["train"])
     assert "empty tiles were dropped" in describe_dataset(dropped)
     assert verify(dropped).ok
+
+
+def test_an_export_on_the_grid_of_the_source_refuses_tiles(source, tmp_path):
+    data = convert(source, tmp_path)
+    with pytest.raises(UsageError, match=r"tile of a larger picture.*--fit tiles.*--grid stored"):
+        export_data(data, "coco", tmp_path / "exported", grid="source")

@@ -24,6 +24,8 @@ from halofeed.prep.sources.example import SourceExample
 from halofeed.prep.sources.files import LocalFiles
 from halofeed.prep.voxels.masks import draw_mask
 from halofeed.trainer.geojson_predictions import PredictedLabels, PredictedObjects, write_geojson
+from tests.support.large_picture_files import write_ome, write_slide
+from tests.support.large_pictures import LargePicture
 
 HEIGHT, WIDTH = 300, 400
 UTM = Affine(0.5, 0, 500000, 0, -0.5, 5300000)
@@ -113,6 +115,28 @@ def test_pixels_are_written_and_read_in_the_form_of_qupath(tmp_path: Path) -> No
     (example,) = listed(tmp_path)
     assert edges(example) == boxes.tolist()
     assert [box.label for box in example.boxes or ()] == ["Tumor", "Stroma"]
+
+
+def test_annotations_of_an_ome_tiff_and_of_a_dicom_slide_have_the_name_of_the_slide(tmp_path: Path) -> None:
+    picture = LargePicture(300, 400, count=4)
+    write_ome(tmp_path / "a.ome.tif", picture)
+    write_slide(tmp_path / "b", picture)
+    for name in "ab":
+        save(tmp_path / f"{name}.geojson", [feature([square(30.5, 40)], objectType="annotation")])
+    # One file of the folder is the slide, and the others are its levels.
+    takes = ("a.ome.tif", "b/level_0.dcm").__contains__
+    examples = listed(tmp_path, one_class="tumor", takes=takes)
+    named = {example.source: edges(example) for example in examples if not example.problem}
+    assert named == {"a.ome.tif": [[40, 30.5, 60, 50.5]], "b/level_0.dcm": [[40, 30.5, 60, 50.5]]}
+
+
+def test_annotations_whose_name_is_of_no_picture_are_refused_with_a_name_that_works(tmp_path: Path) -> None:
+    Image.new("RGB", (WIDTH, HEIGHT)).save(tmp_path / "a.png")
+    save(tmp_path / "other.geojson", [feature([square(30, 40)], objectType="annotation")])
+    with pytest.raises(AnnotationsError, match=r"other.geojson: .*such as a.geojson for a.png"):
+        listed(tmp_path, one_class="tumor")
+    (tmp_path / "other.geojson").rename(tmp_path / "a.geojson")
+    assert edges(listed(tmp_path, one_class="tumor")[0]) == [[40, 30, 60, 50]]
 
 
 def test_outlines_of_labels_are_those_of_gdal_and_valid() -> None:
