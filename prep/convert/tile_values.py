@@ -168,10 +168,11 @@ def _check_type(recipe: Recipe, facts: RegionFacts, as_picture: bool) -> None:
         return
     # Sensors of 10 to 14 bits leave the high bits of 16 empty, and scaling 16 bits would make them dark.
     if facts.dtype == "uint16" and not (as_picture and recipe.sample_bits):
+        all_bits = ", or --sample-bits 16 if all bits are used" if as_picture else ""
         raise SourceError(
             "decode",
             "values need a range",
-            f"the file holds 16 bits; {fix}, --dtype uint16 to keep them, or --sample-bits 16 if all bits are used",
+            f"the file holds 16 bits; {fix}, or --dtype uint16 to keep them{all_bits}",
         )
     if not as_picture:
         raise SourceError(

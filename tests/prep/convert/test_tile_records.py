@@ -382,3 +382,10 @@ def test_jpeg_and_png_are_encoded_from_the_same_pixels(tmp_path):
         )
         is not None
     )
+
+
+def test_bits_of_samples_are_no_fix_for_bands(tmp_path):
+    write(tmp_path / "a.tif", draw(5, "uint16", most=200))
+    with pytest.raises(SourceError) as raised:
+        tiles_of(tmp_path / "a.tif", channels=5)
+    assert "--sample-bits" not in str(raised.value)
