@@ -1,0 +1,228 @@
+"""Advice about tiles of pictures, their bands and values, and GeoJSON."""
+
+import json
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import rasterio
+import tifffile
+from rasterio.transform import Affine
+
+from tests.prep.layouts.test_layout_geojson import feature, save, square
+from tests.support.advice import Advice, noted, refused, usage
+from tests.support.annotation_writer import boxed, draw, write_annotations
+from tests.support.large_picture_files import write_slide
+from tests.support.large_pictures import LargePicture
+from tests.support.mistakes import preparing
+
+TILE = ("--height", 8, "--width", 12)
+TILES = ("--fit tiles", *TILE)
+UTM, DEGREES = Affine(0.5, 0, 500000, 0, -0.5, 5300000), Affine(1e-5, 0, 14.5, 0, -1e-5, 48.1)
+
+
+def write_tiff(path: Path, bands: int = 3, dtype: str = "uint8") -> None:
+    """A TIFF of 16 x 24 pixels of values that rise."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    values = np.arange(16 * 24 * bands).reshape(16, 24, bands) % 250
+    photometric = "rgb" if bands == 3 else "minisblack"
+    extra = () if bands == 3 else (0,) * (bands - 1)
+    tifffile.imwrite(
+        path, values.astype(dtype), photometric=photometric, planarconfig="contig", extrasamples=extra
+    )
+
+
+@preparing
+def tiffs(root: Path, *more: object, bands: int = 3, dtype: str = "uint8") -> list[object]:
+    """Class folders, a TIFF in each."""
+    for name in ("hat/a.tif", "coat/b.tif"):
+        write_tiff(root / name, bands, dtype)
+    return ["--layout", "folders", "--source", root, *more]
+
+
+five = partial(tiffs, bands=5)
+deep = partial(tiffs, dtype="uint16")
+
+
+@preparing
+def boxes(root: Path, *more: object, size=(16, 24), box=(1, 2, 9, 9), empty: bool = False) -> list[object]:
+    """A picture with a box, or two of which none has one."""
+    draw(root, "a.png", "b.png", size=size)
+    write_annotations(root, "coco", [boxed("a.png", box), boxed("b.png", box)])
+    if empty:
+        (path,) = root.glob("*.json")
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"annotations": []}))
+    return ["--layout", "coco", "--source", root, *more]
+
+
+def write_map(path: Path, transform: Affine | None, crs: str | None = "EPSG:32633") -> None:
+    """A picture of 16 x 24 pixels with a place on the map, or without one."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    profile = {"driver": "GTiff", "height": 16, "width": 24, "count": 3, "dtype": "uint8"}
+    place = {"transform": transform, "crs": crs} if transform else {}
+    with rasterio.open(path, "w", **profile, **place) as file:
+        file.write(np.zeros((3, 16, 24), np.uint8))
+
+
+def on_map(transform: Affine, *, swapped: bool = False) -> list[list[float]]:
+    """The corners of a square of 6 pixels on the map."""
+    points = [list(transform @ tuple(point)) for point in square(3, 4, 6.0)]
+    return [point[::-1] for point in points] if swapped else points
+
+
+Named = dict[str, object]
+HATS: tuple[Named, ...] = ({"class": "hat"}, {"class": "coat"})
+
+
+@preparing
+def features(
+    root: Path,
+    *more: object,
+    ring: list[list[float]] = on_map(DEGREES),
+    named: tuple[Named, ...] = HATS,
+    place: tuple[Affine | None, str] = (DEGREES, "EPSG:4326"),
+    folder: str = "",
+    crs: str = "",
+) -> list[object]:
+    """A picture, and a file with an outline for each of these properties."""
+    picture = root.parent / folder if folder else root
+    write_map(picture / "a.tif", *place)
+    members = {"crs": {"type": "name", "properties": {"name": crs}}} if crs else {}
+    save(root / "all.geojson", [feature([ring], **properties) for properties in named], **members)
+    return ["--layout", "geojson", "--source", root, *TILES, *more]
+
+
+@preparing
+def slide(root: Path, *more: object) -> list[object]:
+    """A slide in a class folder."""
+    write_slide(root / "tumor", LargePicture(80, 100, count=0), side=64)
+    return ["--source", root, *more]
+
+
+@preparing
+def package(root: Path, *more: object) -> list[object]:
+    """A picture and outlines in a GeoPackage."""
+    write_map(root / "a.tif", DEGREES, "EPSG:4326")
+    (root / "roofs.gpkg").write_bytes(b"SQLite format 3\0")
+    return ["--source", root, *TILES, *more]
+
+
+def convert_package(root: Path) -> None:
+    """What ogr2ogr writes."""
+    save(root / "roofs.geojson", [feature([on_map(DEGREES)], **properties) for properties in HATS])
+
+
+def of_places(*placed: str, to: tuple[str, ...] = ()) -> Callable[[Path], None]:
+    return lambda root: [write_map(root / name, DEGREES, "EPSG:4326") for name in placed] and None
+
+
+ADVICE: dict[str, Advice] = {
+    # options that contradict each other
+    "five bands in one record": usage(five(*TILE, "--channels 5"), r"other bands need (--fit tiles)"),
+    "tiles that are resized": usage(
+        tiffs(*TILES, "--resize none"),
+        r"leave (--resize) out",
+        r": (--fit tiles) keeps",
+        (r"and (--scale) scales", "0.5"),
+        without=("--resize",),
+    ),
+    "an overlap as high as the tile": usage(
+        tiffs(*TILES, "--tile-overlap 8,4"), r"less than (--height) 8", more=("16",)
+    ),
+    "an overlap as wide as the tile": usage(
+        tiffs(*TILES, "--tile-overlap 4,12"), r"and (--width) 12", more=("24",)
+    ),
+    "another interpolation of tiles": usage(
+        tiffs(*TILES, "--scale 0.5 --interpolation nearest"), r"(--interpolation) \w+: .*leave it out"
+    ),
+    "bands and another number of channels": usage(
+        tiffs(*TILES, "--bands 1,2 --channels 3"),
+        r"(--channels) 3: .*leave one of them out",
+        r"(--bands) names .*leave one of them out",
+    ),
+    "more channels than a record holds": usage(
+        five(*TILES, "--channels 300"), r"choose bands with (--bands)", more=("1,2",), without=("--channels",)
+    ),
+    "five bands in PNG": usage(five(*TILES, "--channels 5 --encoding png"), r"take (--encoding raw)"),
+    "two ranges of values": usage(
+        deep(*TILES, "--value-range 0,3000 --window-percentiles 2,98"),
+        r"(--value-range) and .*give one of them",
+        r"and (--window-percentiles) both .*give one of them",
+    ),
+    "16 bits of a range": usage(
+        deep(*TILES, "--value-range 0,3000 --dtype uint16"), r"leave (--dtype) or the range out"
+    ),
+    "tiles of floats": usage(
+        deep(*TILES, "--dtype float32"),
+        (r"by (--value-range) LOW,HIGH", "0,3000"),
+        r"or (--window-percentiles 2,98)",
+        without=("--dtype",),
+    ),
+    "padding of pictures of one size": usage(tiffs(*TILE, "--pad-value 3"), r"(--fit tiles)"),
+    "an overlap of nothing": usage(
+        tiffs(*TILE, "--tile-overlap 4,4"),
+        r"(--fit tiles)",
+    ),
+    "two scales": usage(
+        features("--scale 0.5 --gsd-m 1", ring=on_map(UTM), place=(UTM, "EPSG:32633"), crs="EPSG:32633"),
+        r"(--scale) and .*give one of them",
+        r"and (--gsd-m) both .*give one of them",
+    ),
+    # what the files hold
+    "no tile with an object": refused(
+        boxes(*TILES, "--empty-tiles drop", empty=True), r"(--empty-tiles keep) converts them", proves="8 records"
+    ),
+    "a size of pixels that no file states": refused(
+        tiffs(*TILES, "--gsd-m 0.5"),
+        r"leave (--gsd-m) out",
+        (r"with (--scale)", "0.5"),
+        without=("--gsd-m",),
+    ),
+    "another number of bands": refused(
+        five(*TILES, "--channels 3"),
+        r"take (--channels 5),",
+        r"such as (--bands 1,2,3)",
+        without=("--channels",),
+    ),
+    "16 bits in 8": refused(
+        deep(*TILES),
+        r"take (--value-range) LOW,HIGH \(such as (0,3000)\)",
+        r"or (--window-percentiles 2,98)",
+        r"or (--dtype uint16) to keep",
+        r"or (--sample-bits 16) if",
+    ),
+    "bands of 8 bits in 16": refused(
+        five(*TILES, "--channels 5 --dtype uint16"), r"take (--dtype uint8)"
+    ),
+    # slides and maps
+    "a slide without tiles": refused(slide(), r"take (--fit tiles --height 1024 --width 1024),"),
+    "outlines in a GeoPackage": refused(
+        package(), r"and take (--layout geojson)", first=convert_package, proves="detection"
+    ),
+    "features beside no picture": refused(
+        features(folder="pictures"), r"folder with (--images)", more=("{folder}/pictures",)
+    ),
+    "latitude before longitude": refused(
+        features(ring=on_map(DEGREES, swapped=True)), r"(--coordinates lat-lon) finds 2 features"
+    ),
+    "features elsewhere": refused(
+        features(ring=square(200, 200), place=(UTM, "EPSG:32633"), crs="EPSG:32633"),
+        r"pictures with (--images)",
+        more=("{folder}/source",),
+    ),
+    "features of a picture without a place": refused(
+        features(place=(None, "")),
+        r"GeoTIFF with (--images)",
+        more=("{folder}/source",),
+    ),
+    "two properties that may be the class": refused(
+        features(named=({"class": "hat", "category": "x"}, {"class": "coat", "category": "y"})),
+        r"choose with (--class-property \w+)",
+    ),
+    "no property that may be the class": refused(
+        features(named=({"roof": "hat"}, {"roof": "coat"})),
+        (r"name it with (--class-property)", "roof"),
+        (r"one class with (--one-class) NAME", "roof"),
+    ),
+}
