@@ -1,21 +1,24 @@
 """Advice about tiles of pictures, their bands and values, and GeoJSON."""
 
 import json
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 import numpy as np
+import pyproj
 import rasterio
 import tifffile
 from rasterio.transform import Affine
 
+from tests.mistakes.command_advice import export, scans
+from tests.mistakes.dicom_sources import scan
 from tests.prep.layouts.test_layout_geojson import feature, save, square
 from tests.support.advice import Advice, noted, refused, usage
 from tests.support.annotation_writer import boxed, draw, write_annotations
 from tests.support.large_picture_files import write_slide
 from tests.support.large_pictures import LargePicture
 from tests.support.mistakes import preparing
+from tests.support.small_scans import mask
 
 TILE = ("--height", 8, "--width", 12)
 TILES = ("--fit tiles", *TILE)
@@ -71,6 +74,8 @@ def on_map(transform: Affine, *, swapped: bool = False) -> list[list[float]]:
     return [point[::-1] for point in points] if swapped else points
 
 
+TO_ZONE_34 = pyproj.Transformer.from_crs("EPSG:32633", "EPSG:32634", always_xy=True)
+ZONE_34 = [list(TO_ZONE_34.transform(*point)) for point in on_map(UTM)]
 Named = dict[str, object]
 HATS: tuple[Named, ...] = ({"class": "hat"}, {"class": "coat"})
 
@@ -83,13 +88,14 @@ def features(
     named: tuple[Named, ...] = HATS,
     place: tuple[Affine | None, str] = (DEGREES, "EPSG:4326"),
     folder: str = "",
+    file: str = "all.geojson",
     crs: str = "",
 ) -> list[object]:
     """A picture, and a file with an outline for each of these properties."""
     picture = root.parent / folder if folder else root
     write_map(picture / "a.tif", *place)
     members = {"crs": {"type": "name", "properties": {"name": crs}}} if crs else {}
-    save(root / "all.geojson", [feature([ring], **properties) for properties in named], **members)
+    save(root / file, [feature([ring], **properties) for properties in named], **members)
     return ["--layout", "geojson", "--source", root, *TILES, *more]
 
 
@@ -113,8 +119,34 @@ def convert_package(root: Path) -> None:
     save(root / "roofs.geojson", [feature([on_map(DEGREES)], **properties) for properties in HATS])
 
 
-def of_places(*placed: str, to: tuple[str, ...] = ()) -> Callable[[Path], None]:
-    return lambda root: [write_map(root / name, DEGREES, "EPSG:4326") for name in placed] and None
+def draw_pictures(root: Path) -> None:
+    """The picture with its place, in a folder of its own."""
+    write_map(root.parent / "pictures/a.tif", DEGREES, "EPSG:4326")
+
+
+@preparing
+def corners(root: Path, *more: object, left: int = 5) -> list[object]:
+    """Pictures with an oriented box each, as DOTA writes it."""
+    draw(root / "images", "a.png", "b.png", "c.png", "d.png")
+    for name in "abcd":
+        row = f"{left} 4 {left + 4} 8 {left} 12 {left - 4} 8 ship 0\n"
+        (root / "labelTxt").mkdir(exist_ok=True)
+        (root / "labelTxt" / f"{name}.txt").write_text(row)
+    return ["--layout", "dota", "--source", root, "--keep", "corners", *TILE, *more]
+
+
+def read_exported(source: Path) -> list[object]:
+    given = ("--layout", "dota", "--source", source.parent / "exported", *TILE)
+    return ["convert", *given, "--out", source.parent / "read", "--name", "set"]
+
+
+@preparing
+def scan_in_table(root: Path, *more: object) -> list[object]:
+    """A table of boxes that names slices of a scan as pictures."""
+    scan(root)
+    rows = [boxed(path.name, (1, 1, 4, 4)) for path in sorted(root.glob("*.dcm"))]
+    write_annotations(root, "csv", rows)
+    return ["--layout", "csv", "--source", root, *TILES, *more]
 
 
 ADVICE: dict[str, Advice] = {
@@ -134,7 +166,7 @@ ADVICE: dict[str, Advice] = {
         tiffs(*TILES, "--tile-overlap 4,12"), r"and (--width) 12", more=("24",)
     ),
     "another interpolation of tiles": usage(
-        tiffs(*TILES, "--scale 0.5 --interpolation nearest"), r"(--interpolation) \w+: .*leave it out"
+        tiffs(*TILES, "--scale 0.5 --interpolation tf2-nearest"), r"(--interpolation) \S+: .*leave it out"
     ),
     "bands and another number of channels": usage(
         tiffs(*TILES, "--bands 1,2 --channels 3"),
@@ -160,6 +192,14 @@ ADVICE: dict[str, Advice] = {
         without=("--dtype",),
     ),
     "padding of pictures of one size": usage(tiffs(*TILE, "--pad-value 3"), r"(--fit tiles)"),
+    "a window of 16-bit pictures": usage(
+        deep(*TILE, "--window-percentiles 2,98"), r"(--fit tiles) for pictures"
+    ),
+    "a fit of scans without their depth": usage(
+        scans(mask(), more=("--fit stretch",), size=("--height", 8, "--width", 9)),
+        r"without (--depth), or",
+        more=("5",),
+    ),
     "an overlap of nothing": usage(
         tiffs(*TILE, "--tile-overlap 4,4"),
         r"(--fit tiles)",
@@ -171,7 +211,9 @@ ADVICE: dict[str, Advice] = {
     ),
     # what the files hold
     "no tile with an object": refused(
-        boxes(*TILES, "--empty-tiles drop", empty=True), r"(--empty-tiles keep) converts them", proves="8 records"
+        boxes(*TILES, "--empty-tiles drop", empty=True),
+        r"(--empty-tiles keep) converts them",
+        proves="8 records",
     ),
     "a size of pixels that no file states": refused(
         tiffs(*TILES, "--gsd-m 0.5"),
@@ -192,11 +234,16 @@ ADVICE: dict[str, Advice] = {
         r"or (--dtype uint16) to keep",
         r"or (--sample-bits 16) if",
     ),
-    "bands of 8 bits in 16": refused(
-        five(*TILES, "--channels 5 --dtype uint16"), r"take (--dtype uint8)"
-    ),
+    "bands of 8 bits in 16": refused(five(*TILES, "--channels 5 --dtype uint16"), r"take (--dtype uint8)"),
     # slides and maps
     "a slide without tiles": refused(slide(), r"take (--fit tiles --height 1024 --width 1024),"),
+    "slices of a scan as pictures": refused(
+        scan_in_table(),
+        r"with (--layout dicom) and (--depth);",
+        more=("4",),
+        without=("--fit",),
+        proves="1 record ",
+    ),
     "outlines in a GeoPackage": refused(
         package(), r"and take (--layout geojson)", first=convert_package, proves="detection"
     ),
@@ -206,23 +253,74 @@ ADVICE: dict[str, Advice] = {
     "latitude before longitude": refused(
         features(ring=on_map(DEGREES, swapped=True)), r"(--coordinates lat-lon) finds 2 features"
     ),
-    "features elsewhere": refused(
-        features(ring=square(200, 200), place=(UTM, "EPSG:32633"), crs="EPSG:32633"),
+    "features of other pictures": refused(
+        features(place=(UTM, "EPSG:32633")),
         r"pictures with (--images)",
-        more=("{folder}/source",),
+        more=("{folder}/pictures",),
+        first=draw_pictures,
+        proves="detection, 2 classes",
+    ),
+    "features of another zone": refused(
+        features(ring=ZONE_34, place=(UTM, "EPSG:32633")),
+        r"system with (--coordinates)",
+        more=("EPSG:32634",),
+        proves="detection, 2 classes",
     ),
     "features of a picture without a place": refused(
-        features(place=(None, "")),
+        features(file="a.geojson", place=(None, "")),
         r"GeoTIFF with (--images)",
-        more=("{folder}/source",),
+        more=("{folder}/pictures",),
+        first=draw_pictures,
+        proves="detection, 2 classes",
+    ),
+    "features in pixels across the rim": refused(
+        features(ring=square(20, 4, 6.0), file="a.geojson", place=(None, "")),
+        r"use (--coordinates pixels)",
+        proves="detection, 2 classes",
     ),
     "two properties that may be the class": refused(
-        features(named=({"class": "hat", "category": "x"}, {"class": "coat", "category": "y"})),
+        features(named=({"class": "hat", "Class": "x"}, {"class": "coat", "Class": "y"})),
         r"choose with (--class-property \w+)",
     ),
     "no property that may be the class": refused(
         features(named=({"roof": "hat"}, {"roof": "coat"})),
         (r"name it with (--class-property)", "roof"),
         (r"one class with (--one-class) NAME", "roof"),
+    ),
+    "too small a scale": refused(
+        tiffs(*TILES, "--scale 0.01"), (r"larger (--scale), or", "0.5"), proves="records"
+    ),
+    "too large a ground sample distance": refused(
+        features("--gsd-m 500", ring=on_map(UTM), place=(UTM, "EPSG:32633"), crs="EPSG:32633"),
+        (r"smaller (--gsd-m), which", "1"),
+    ),
+    # what a conversion and an export tell
+    "tiny objects of scaled pictures": noted(
+        boxes(*TILES, "--scale 0.25", size=(32, 48), box=(2, 2, 10, 10)),
+        r"larger (--scale), such as (\S+),",
+    ),
+    "tiny objects of a coarse distance": noted(
+        features("--gsd-m 1", ring=on_map(UTM), place=(UTM, "EPSG:32633"), crs="EPSG:32633"),
+        (r"smaller (--gsd-m)", "0.5"),
+    ),
+    "objects larger than any tile": noted(
+        boxes(*TILES, size=(32, 48), box=(1, 1, 40, 30)),
+        r"of them as (--min-visible) says",
+        more=("0",),
+    ),
+    "objects cut in every tile": noted(
+        boxes(*TILES, size=(32, 48), box=(1, 1, 22, 14)),
+        (r"down with (--scale)", "0.25"),
+    ),
+    "splits that DOTA's folders do not name": noted(
+        export(corners("--split-shares a=0.5,b=0.5"), "dota"),
+        (r"split; (--split-shares) divides", "train=0.5,validation=0.5"),
+        into=read_exported,
+        proves=r"train +\d records?",
+    ),
+    "corners that YOLO's files cannot hold": noted(
+        export(corners(left=2), "yolo"),
+        (r"(--to dota) keeps", "--out", "{folder}/dota"),
+        without=("--out",),
     ),
 }
