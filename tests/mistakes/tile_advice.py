@@ -59,12 +59,11 @@ def boxes(root: Path, *more: object, size=(16, 24), box=(1, 2, 9, 9), empty: boo
     return ["--layout", "coco", "--source", root, *more]
 
 
-def write_map(path: Path, transform: Affine | None, crs: str | None = "EPSG:32633") -> None:
-    """A picture of 16 x 24 pixels with a place on the map, or without one."""
+def write_map(path: Path, transform: Affine, crs: str) -> None:
+    """A picture of 16 x 24 pixels with a place on the map."""
     path.parent.mkdir(parents=True, exist_ok=True)
     profile = {"driver": "GTiff", "height": 16, "width": 24, "count": 3, "dtype": "uint8"}
-    place = {"transform": transform, "crs": crs} if transform else {}
-    with rasterio.open(path, "w", **profile, **place) as file:
+    with rasterio.open(path, "w", **profile, transform=transform, crs=crs) as file:
         file.write(np.zeros((3, 16, 24), np.uint8))
 
 
@@ -74,6 +73,7 @@ def on_map(transform: Affine, *, swapped: bool = False) -> list[list[float]]:
     return [point[::-1] for point in points] if swapped else points
 
 
+SQUARE = on_map(DEGREES)
 TO_ZONE_34 = pyproj.Transformer.from_crs("EPSG:32633", "EPSG:32634", always_xy=True)
 ZONE_34 = [list(TO_ZONE_34.transform(*point)) for point in on_map(UTM)]
 Named = dict[str, object]
@@ -84,16 +84,19 @@ HATS: tuple[Named, ...] = ({"class": "hat"}, {"class": "coat"})
 def features(
     root: Path,
     *more: object,
-    ring: list[list[float]] = on_map(DEGREES),
+    ring: list[list[float]] = SQUARE,
     named: tuple[Named, ...] = HATS,
-    place: tuple[Affine | None, str] = (DEGREES, "EPSG:4326"),
+    place: tuple[Affine, str] | None = (DEGREES, "EPSG:4326"),
     folder: str = "",
     file: str = "all.geojson",
     crs: str = "",
 ) -> list[object]:
     """A picture, and a file with an outline for each of these properties."""
     picture = root.parent / folder if folder else root
-    write_map(picture / "a.tif", *place)
+    if place:
+        write_map(picture / "a.tif", *place)
+    else:
+        write_tiff(picture / "a.tif")
     members = {"crs": {"type": "name", "properties": {"name": crs}}} if crs else {}
     save(root / file, [feature([ring], **properties) for properties in named], **members)
     return ["--layout", "geojson", "--source", root, *TILES, *more]
@@ -267,14 +270,14 @@ ADVICE: dict[str, Advice] = {
         proves="detection, 2 classes",
     ),
     "features of a picture without a place": refused(
-        features(file="a.geojson", place=(None, "")),
+        features(file="a.geojson", place=None),
         r"GeoTIFF with (--images)",
         more=("{folder}/pictures",),
         first=draw_pictures,
         proves="detection, 2 classes",
     ),
     "features in pixels across the rim": refused(
-        features(ring=square(20, 4, 6.0), file="a.geojson", place=(None, "")),
+        features(ring=square(20, 4, 6.0), file="a.geojson", place=None),
         r"use (--coordinates pixels)",
         proves="detection, 2 classes",
     ),
