@@ -286,7 +286,7 @@ class TileConverter:
             raise SourceError(
                 "decode",
                 "no ground sample distance",
-                "the file states no size of a pixel in meters, which --gsd-m needs; take --scale",
+                "the file states no size of a pixel in meters; leave --gsd-m out, or scale by a factor with --scale",
             )
         height, width = (size / recipe.gsd_m for size in pixel_size_m)
         return (width, height) if facts.orientation >= 5 else (height, width)

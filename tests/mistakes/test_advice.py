@@ -285,6 +285,26 @@ EXCEPTIONS: dict[str, str] = {
     "halofeed/planning.py: --{}: has no effect with --picture-size; leave one of them out": (
         "tests/trainer/plan/test_plan_of_config.py types each alone"
     ),
+    **dict.fromkeys(
+        (
+            "prep/options/tiles.py: large pictures (--fit tiles)",
+            "halofeed/training.py: boxes of pictures that are stored as tiles (--fit tiles)",
+        ),
+        "the heading of a group of options in --help",
+    ),
+    "prep/convert/tile_objects.py: ignored in a tile that shows less than --min-visible": FACT,
+    "prep/convert/loss_findings.py: No tile shows as much of an object as --min-visible says, so the object": (
+        "what the finding means; the case of objects larger than any tile types its fix"
+    ),
+    "prep/convert/loss_findings.py: {count} of {of} objects are ignored in every tile: none shows as much": (
+        "numbers stand where it has names; the case of objects larger than any tile types it"
+    ),
+    "pipelines/inputs.py: has less left; take fewer --workers": (
+        "it depends on this machine's memory; tests/pipelines/test_memory_limits.py limits that"
+    ),
+    "trainer/predict.py: --geojson: is for boxes and masks of pictures that are stored as tiles": (
+        "it needs a detector of tiles; tests/trainer/test_whole_pictures.py writes GeoJSON of one"
+    ),
     "trainer/train.py: step {}: the loss is {}; lower --learning-rate {}, or look for a broken": "by trial alone",
     "loader/contact_sheet.py: --k:{};--on:{}": "These are two colors of a style sheet, and no options.",
 }
