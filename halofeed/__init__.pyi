@@ -101,6 +101,9 @@ def convert(
     boxes_difficult: Literal['keep', 'drop', 'objects'] = 'keep',
     on_bad_object: Literal['drop', 'reject'] = 'drop',
     oriented_boxes: Literal['upright', 'drop'] = 'upright',
+    class_property: str | None = None,
+    one_class: str | None = None,
+    coordinates: str = 'auto',
     empty_classes: Sequence[str | int] = (),
     keep: Sequence[str | int] = (),
     several_classes: Literal['refuse', 'keep'] = 'refuse',
@@ -281,6 +284,12 @@ def convert(
         oriented_boxes: boxes that are turned (DOTA, YOLO's OBB, CVAT, Label Studio, labelme, roLabelImg, rotation in
             COCO and VOC): the upright box around each, or leave them out; both are counted. ignore_columns rotation
             takes boxes as they are before they are turned. keep corners keeps their corners too.
+        class_property: GeoJSON: property with the class; default: QuPath's classification, class, label, category,
+            type_id and other usual names, or the only one whose texts repeat.
+        one_class: GeoJSON: all features are objects of this class, e.g. building.
+        coordinates: GeoJSON: what its numbers are: pixels of the picture; picture, the coordinate system of each
+            picture; lat-lon, latitude before longitude; or a system such as EPSG:32633. auto: the file's own member
+            crs, else longitude and latitude; pixels for QuPath, and for pictures without a georeference.
         empty_classes: classes of pictures (tags, choices, annotations without a box) that mean that there is no
             object, beside usual names such as empty. A picture with another class and without a box of it is
             rejected.
@@ -514,6 +523,9 @@ def dry_run(
     boxes_difficult: Literal['keep', 'drop', 'objects'] = 'keep',
     on_bad_object: Literal['drop', 'reject'] = 'drop',
     oriented_boxes: Literal['upright', 'drop'] = 'upright',
+    class_property: str | None = None,
+    one_class: str | None = None,
+    coordinates: str = 'auto',
     empty_classes: Sequence[str | int] = (),
     keep: Sequence[str | int] = (),
     several_classes: Literal['refuse', 'keep'] = 'refuse',
@@ -694,6 +706,12 @@ def dry_run(
         oriented_boxes: boxes that are turned (DOTA, YOLO's OBB, CVAT, Label Studio, labelme, roLabelImg, rotation in
             COCO and VOC): the upright box around each, or leave them out; both are counted. ignore_columns rotation
             takes boxes as they are before they are turned. keep corners keeps their corners too.
+        class_property: GeoJSON: property with the class; default: QuPath's classification, class, label, category,
+            type_id and other usual names, or the only one whose texts repeat.
+        one_class: GeoJSON: all features are objects of this class, e.g. building.
+        coordinates: GeoJSON: what its numbers are: pixels of the picture; picture, the coordinate system of each
+            picture; lat-lon, latitude before longitude; or a system such as EPSG:32633. auto: the file's own member
+            crs, else longitude and latitude; pixels for QuPath, and for pictures without a georeference.
         empty_classes: classes of pictures (tags, choices, annotations without a box) that mean that there is no
             object, beside usual names such as empty. A picture with another class and without a box of it is
             rejected.
@@ -957,6 +975,11 @@ def plan(
     classes: int = 0,
     search: Literal['side', 'batch', 'depth'] | None = None,
     savings: bool = False,
+    picture_size: Sequence[int] | None = None,
+    pictures: int | None = None,
+    tile_sizes: Sequence[str | int] | None = None,
+    tile_overlap: Sequence[int] | None = None,
+    object_size: int | None = None,
     html: StrPath | None = None,
     jobs: int | None = None,
     debug: bool = False,
@@ -974,10 +997,15 @@ def plan(
         topology: v2-8, v3-8, v3-64, v4-8, v5e-16, v5p-8, v6e-8 and larger; the grid of the chips, v3:4x8; cpu:8 for
             virtual devices; gpu:1 for the GPUs of this machine.
         cores_per_replica: the splits to compile (default: 1,2,4,8,16, up to the machine's number of cores).
-        images_per_replica: default: the recipe's batch over all replicas.
+        images_per_replica: default: the recipe's batch over all replicas; 1 with picture_size.
         classes: number of classes without a data set (default: a usual number).
         search: find the largest that fits at each split, by bisection.
         savings: also compute the savings of remat and of smaller optimizers.
+        picture_size: compare tiles of pictures of this size in pixels with splits of the picture over cores.
+        pictures: with picture_size: pictures in an epoch (default: 1).
+        tile_sizes: with picture_size: the tiles to compare (default: 512,1024,2048).
+        tile_overlap: with picture_size: minimum overlap of neighbors (default: object_size, else 128).
+        object_size: with picture_size: longest side of the largest object, which a tile must show whole.
         html: also write the plan as a page.
         jobs: parallel compilations (default: by cores and memory).
         debug: show the whole traceback of an error.
@@ -1076,6 +1104,9 @@ def evaluate(
     task: str | None = None,
     virtual_devices: int | None = None,
     split: str = '',
+    merge: str = 'shared',
+    merge_overlap: str = 'iou',
+    merge_threshold: float | None = None,
     debug: bool = False,
 ) -> dict[str, Any]:
     """Measure a trained model on a split, and return the metrics.
@@ -1090,6 +1121,10 @@ def evaluate(
         task: task of your own that was moved (default: the run's).
         virtual_devices: use this many CPU devices instead of accelerators.
         split: name of the split (default: the run's evaluation split).
+        merge: shared: boxes of two tiles are one object if they agree in the part that both tiles show (default);
+            nms: keep the box with the highest score; nmm, greedy-nmm: the union of overlapping boxes, as SAHI; none.
+        merge_overlap: of nms, nmm and greedy-nmm: iou, or ios, the intersection over the smaller box.
+        merge_threshold: smallest overlap of two boxes of one object (default: 0.3 for shared, 0.5 for the others).
         debug: show the whole traceback of an error.
 
     >>> halofeed.evaluate("run")["examples"]
@@ -1108,6 +1143,11 @@ def predict(
     task: str | None = None,
     virtual_devices: int | None = None,
     split: str = '',
+    merge: str = 'shared',
+    merge_overlap: str = 'iou',
+    merge_threshold: float | None = None,
+    min_score: float = 0.0,
+    geojson: bool = False,
     source: StrPath | None = None,
     no_windows: bool = False,
     overwrite: bool = False,
@@ -1126,6 +1166,13 @@ def predict(
         task: task of your own that was moved (default: the run's).
         virtual_devices: use this many CPU devices instead of accelerators.
         split: name of the split (default: the run's evaluation split).
+        merge: shared: boxes of two tiles are one object if they agree in the part that both tiles show (default);
+            nms: keep the box with the highest score; nmm, greedy-nmm: the union of overlapping boxes, as SAHI; none.
+        merge_overlap: of nms, nmm and greedy-nmm: iou, or ios, the intersection over the smaller box.
+        merge_threshold: smallest overlap of two boxes of one object (default: 0.3 for shared, 0.5 for the others).
+        min_score: leave out boxes with a lower score (default: 0).
+        geojson: also write a GeoJSON file for each picture of tiles: boxes or outlines of classes, on the map if the
+            source is georeferenced.
         source: new pictures, scans or clips instead of a data set.
         no_windows: crop or pad new volumes to the recipe's shape instead of overlapping windows.
         overwrite: replace earlier predictions there, if halofeed wrote all files in the folder and none has changed.

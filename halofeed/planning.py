@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
@@ -166,6 +167,11 @@ def _check_plan(parsed: argparse.Namespace) -> None:
         value = getattr(parsed, flag)
         if value is not None and value < 1:
             raise UsageError(f"--{flag.replace('_', '-')} {value}: expected 1 or more")
+    _check_pictures(parsed)
+
+
+def _check_pictures(parsed: argparse.Namespace) -> None:
+    """Refuse wrong sizes, options without the picture size that they need, and options that would have no effect."""
     if parsed.picture_size is None:
         for flag in _OF_PICTURES:
             if getattr(parsed, flag) is not None:
@@ -305,16 +311,14 @@ _numbers.__name__ = "list of int"  # the parser's messages begin from it
 
 def _sizes(text: str) -> tuple[tuple[int, int], ...]:
     """Parse sizes of tiles: one number for a square, HxW for others."""
-    sizes = []
-    for part in filter(str.strip, text.split(",")):
-        height, _, width = part.partition("x")
-        sizes.append((int(height), int(width or height)))
-    if not sizes or min(map(min, sizes)) < 1:
-        raise ValueError(text)
+    found = [re.fullmatch(r"\s*([1-9]\d*)(?:x([1-9]\d*))?\s*", part) for part in text.split(",")]
+    sizes = [(int(one[1]), int(one[2] or one[1])) for one in found if one]
+    if len(sizes) < len(found):
+        raise argparse.ArgumentTypeError(f"expected sides such as 512,1024 or 512x1024, got {text!r}")
     return tuple(sizes)
 
 
-_sizes.__name__ = "list of sizes"
+_sizes.__name__ = "list of str"
 
 PLAN = Command(
     summary="find the splits of a model that fit on a machine, before you pay for one",

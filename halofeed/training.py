@@ -22,6 +22,7 @@ from halofeed.system.wording import plural
 
 if TYPE_CHECKING:
     from halofeed.trainer.config import TrainConfig
+    from halofeed.trainer.detection.merge_tiles import MergeRule
     from halofeed.trainer.run_folder import Run
 
 _LIBRARIES = ("jax", "jaxlib", "flax", "optax", "orbax", "tensorboardX")
@@ -49,12 +50,50 @@ Without an accelerator the cores are virtual devices of this processor. `halofee
 def _add_evaluate(parser: CommandParser) -> None:
     _add_run(parser)
     _add_data(parser)
+    _add_merge(parser)
     parser.add_argument("--json", metavar="FILE", help="also write the metrics to this file")
+
+
+def _add_merge(parser: CommandParser) -> None:
+    group = parser.add_argument_group("boxes of pictures that are stored as tiles (--fit tiles)")
+    group.add_argument(
+        "--merge",
+        default="shared",
+        metavar="METHOD",
+        help="shared: boxes of two tiles are one object if they agree in the part that both tiles show (default); nms: "
+        "keep the box with the highest score; nmm, greedy-nmm: the union of overlapping boxes, as SAHI; none",
+    )
+    group.add_argument(
+        "--merge-overlap",
+        default="iou",
+        metavar="OVERLAP",
+        help="of nms, nmm and greedy-nmm: iou, or ios, the intersection over the smaller box (default: iou)",
+    )
+    group.add_argument(
+        "--merge-threshold",
+        type=float,
+        metavar="SHARE",
+        help="smallest overlap of two boxes of one object (default: 0.3 for shared, 0.5 for the others)",
+    )
 
 
 def _add_predict(parser: CommandParser) -> None:
     _add_run(parser)
     _add_data(parser)
+    _add_merge(parser)
+    parser.add_argument(
+        "--min-score",
+        type=float,
+        default=0.0,
+        metavar="SCORE",
+        help="leave out boxes with a lower score (default: 0)",
+    )
+    parser.add_argument(
+        "--geojson",
+        action="store_true",
+        help="also write a GeoJSON file for each picture of tiles: boxes or outlines of classes, on the map if "
+        "the source is georeferenced",
+    )
     parser.add_argument("--source", metavar="PATH", help="new pictures, scans or clips instead of a data set")
     parser.add_argument(
         "--no-windows",
@@ -265,11 +304,14 @@ def run_evaluate(parsed: argparse.Namespace, _: list[str]) -> int:
 
     data, split = choose_split(run, parsed.data, parsed.split)
     trained = LoadedRun(run, data, split, which=parsed.checkpoint)
-    metrics = trained.evaluate()
+    metrics = trained.evaluate(_merge_rule(parsed))
     if parsed.json:
         document = {"step": trained.step, "data": data, "split": split, "metrics": metrics}
         write_json(Path(parsed.json), document)
-    print(f"step {trained.step} on {split} of {data}", *summary_lines(metrics), sep="\n")
+    print(f"step {trained.step} on {split} of {data}")
+    if "tiles" in metrics:
+        print(f"whole pictures: {metrics['examples']:,}, tiles: {metrics['tiles']:,}")
+    print(*summary_lines(metrics), sep="\n")
     return 0
 
 
@@ -277,8 +319,9 @@ def run_predict(parsed: argparse.Namespace, _: list[str]) -> int:
     """Run `halofeed predict`."""
     run = _open_run(parsed)
     from halofeed.trainer.loaded_run import choose_split
-    from halofeed.trainer.predict import SOURCE_NOUNS, predict
+    from halofeed.trainer.predict import SOURCE_NOUNS, PredictionOptions, predict
 
+    options = PredictionOptions(rule=_merge_rule(parsed), min_score=parsed.min_score, geojson=parsed.geojson)
     with contextlib.ExitStack() as stack:
         if parsed.source is not None:
             if parsed.data is not None or parsed.split:
@@ -292,11 +335,19 @@ def run_predict(parsed: argparse.Namespace, _: list[str]) -> int:
             data, split = _convert_new_files(parsed, run, scratch), NEW_SPLIT
         else:
             data, split = choose_split(run, parsed.data, parsed.split)
-        done = predict(run, data, split, parsed.out, which=parsed.checkpoint, overwrite=parsed.overwrite)
+        done = predict(
+            run, data, split, parsed.out, which=parsed.checkpoint, overwrite=parsed.overwrite, options=options
+        )
     if done:
         count = plural(done["sources"], SOURCE_NOUNS[done["kind"]])
         print(f"{count} predicted by step {done['checkpoint']} into {parsed.out}")
     return 0
+
+
+def _merge_rule(parsed: argparse.Namespace) -> MergeRule:
+    from halofeed.trainer.detection.merge_tiles import MergeRule
+
+    return MergeRule(method=parsed.merge, overlap=parsed.merge_overlap, threshold=parsed.merge_threshold)
 
 
 def _convert_new_files(parsed: argparse.Namespace, run: Run, scratch: Path) -> str:

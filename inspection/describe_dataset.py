@@ -14,7 +14,7 @@ from halofeed.inspection.planes import display_of
 from halofeed.inspection.stored_records import class_channels
 from halofeed.inspection.words import escape_unprintable, percent, table, titled_lines
 from halofeed.pipelines.source_registry import recall
-from halofeed.prep.convert.loss_findings import describe_findings
+from halofeed.prep.convert.loss_findings import describe_findings, tiles_of_pictures
 from halofeed.prep.convert.tallies import ROW_STEP
 from halofeed.schemas.fields import Field
 from halofeed.schemas.file_layout import MANIFEST, REJECTED
@@ -60,6 +60,7 @@ def describe_dataset(path: str | os.PathLike[str]) -> str:
     lines += titled_lines("What the conversion lost", list(describe_findings(manifest)))
     if facts.boxes().per_image:
         lines += titled_lines("Boxes", _box_lines(facts))
+    lines += titled_lines("Tiles", [tiles] if (tiles := tiles_of_pictures(manifest)) else [])
     lines += titled_lines(facts.kind.unit.capitalize(), _pixel_lines(facts))
     lines += titled_lines("Rejected", _reject_lines(facts))
     lines += titled_lines("Recipe", _recipe_lines(facts))

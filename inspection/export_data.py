@@ -102,6 +102,7 @@ def export_data(
     exporter = EXPORTERS[target]
     _check_takes(target, files, manifest)
     _check_grid(target, grid, images)
+    _check_bands(target, grid, files, manifest)
     pictures = None if images is None else SourcePictures(images)
     data = ExportedData(files=files, manifest=manifest, grid=grid, images=pictures)
     total = sum(split.records for split in manifest.splits.values())
@@ -145,6 +146,16 @@ def _check_takes(target: str, files: DatasetFiles, manifest: Manifest) -> None:
     if not (fitting := targets_of(manifest)):
         raise UsageError(f"{files}: no target of export holds {what}; read it with halofeed.loader")
     raise UsageError(f"{files}: holds {what}, which {target} does not take; use --to {fitting[0]}")
+
+
+def _check_bands(target: str, grid: str, files: DatasetFiles, manifest: Manifest) -> None:
+    """Raise UsageError for stored pictures of more channels than a PNG holds."""
+    channels = manifest.field("image").shape[-1]
+    if grid == "stored" and EXPORTERS[target].KIND == "picture" and channels not in (1, 3, 4):
+        raise UsageError(
+            f"{files}: its pictures have {channels} channels, which the PNG files of --to {target} do not hold; read "
+            "them with halofeed.loader, or convert three bands with --bands 1,2,3"
+        )
 
 
 def _check_grid(target: str, grid: str, images: str | None) -> None:

@@ -35,7 +35,7 @@ from halofeed.system.errors import SourceError, UsageError
 
 GRIDS = ("stored", "source")
 """Values of `--grid`."""
-PICTURE_GRID_KEYS = (*keys.SIDES, *keys.UNPADDED_SIDES, *keys.SOURCE_SIDES, keys.TRANSFORM)
+PICTURE_GRID_KEYS = (*keys.SIDES, *keys.UNPADDED_SIDES, *keys.SOURCE_SIDES, keys.TRANSFORM, keys.TILE)
 """Keys that `picture_grid` reads."""
 _UNCHANGED = np.array([1, 0, 0, 0, 1, 0], np.float64)
 _ROUNDING = 2.0**-22
@@ -106,6 +106,11 @@ def picture_grid(features: Decoded, grid: str, *, displayed: bool) -> PictureGri
     if file_size is None or transform is None or transform.shape != (6,):
         raise UsageError(
             "it lacks the size of its source or the transform to it, so its source's pixels are not known"
+        )
+    if keys.TILE in features:
+        raise UsageError(
+            "it is a tile of a larger picture, and --grid source exports complete pictures; convert the source without "
+            "--fit tiles for that"
         )
     for orientation in range(1, 9):
         shown = displayed_size(orientation, file_size)

@@ -13,10 +13,10 @@ from halofeed.inspection.plan_report import (
     UNITS,
     PlanRow,
     bar_of,
+    figure_source_lines,
     gibibytes,
     name_of_split,
     seconds,
-    source_lines,
     split_lines,
     verdict,
 )
@@ -71,12 +71,12 @@ def describe_picture_plan(plan: Mapping[str, Any]) -> str:
         *table(head, rows, right=range(2, len(head))),
         "",
         picture_advice(plan),
-        *(f"  {command}" for command in commands(plan)),
+        *(f"  {command}" for command in plan_commands(plan)),
         *titled_lines("Columns", list(_MEANINGS)),
     ]
     for name, reasons in way_reasons(plan):
         lines += titled_lines(name, reasons)
-    return escape_unprintable("\n".join([*lines, *source_lines(plan)]))
+    return escape_unprintable("\n".join([*lines, *figure_source_lines(plan)]))
 
 
 def _title(plan: Mapping[str, Any]) -> str:
@@ -101,6 +101,15 @@ def _memory(way: Way, plan: Mapping[str, Any], unit: str) -> tuple[str, str]:
     return f"{memory['total'] / UNITS[unit]:.2f}", percent(1 - memory["total"] / limit) if fits else ""
 
 
+def duration(value: float) -> str:
+    """Format the time of an epoch in seconds, or in minutes from 100 seconds on.
+
+    >>> duration(12.345), duration(2390)
+    ('12.3 s', '39.8 min')
+    """
+    return seconds(value) if value < 100 else f"{value / 60:,.1f} min"
+
+
 def _figures(way: Way) -> tuple[str, ...]:
     """Format the grid of a way, and its work if it fits."""
     whole, context = way["whole_object"], way["context"]
@@ -109,7 +118,7 @@ def _figures(way: Way) -> tuple[str, ...]:
         sent = way["split"]["sent_bytes"]["halos"]
         halos = human_bytes(round(sent)) if sent else "-"
         at_best = way["epoch"]["seconds"]
-        epoch = f"{way['epoch']['flops'] / 1e15:.3g}", "" if at_best is None else seconds(at_best)
+        epoch = f"{way['epoch']['flops'] / 1e15:.3g}", "" if at_best is None else duration(at_best)
     return (
         f"{way['records']:,}",
         str(way["images_per_step"]),
@@ -133,7 +142,7 @@ def picture_advice(plan: Mapping[str, Any]) -> str:
     return advice
 
 
-def commands(plan: Mapping[str, Any]) -> list[str]:
+def plan_commands(plan: Mapping[str, Any]) -> list[str]:
     """Return the commands that convert and train in the recommended way; none if nothing fits."""
     if plan["recommended"] is None:
         return []
@@ -202,7 +211,7 @@ def _section_values(plan: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "plan_lead": f"{_title(plan)}. Memory and work are from the compiler; nothing was run.",
         "advice": picture_advice(plan),
-        "commands": commands(plan),
+        "commands": plan_commands(plan),
         "legend_entries": [(color, name) for color, name, _ in BAR_PARTS],
         "bars_of_ways": [bar_of(row, longest) for row in rows],
         "room": gibibytes(room) if room else None,

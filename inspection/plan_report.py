@@ -258,7 +258,7 @@ def describe_plan(plan: Mapping[str, Any]) -> str:
         lines += titled_lines("Options that save memory, compiled", list(_saving_lines(savings)))
     if search := plan.get("search"):
         lines += titled_lines(f"The largest {search['of']} that fits", search_lines(search))
-    return escape_unprintable("\n".join([*lines, *source_lines(plan)]))
+    return escape_unprintable("\n".join([*lines, *figure_source_lines(plan)]))
 
 
 def _title(plan: Mapping[str, Any]) -> str:
@@ -273,7 +273,7 @@ def _title(plan: Mapping[str, Any]) -> str:
     )
 
 
-def source_lines(plan: Mapping[str, Any]) -> list[str]:
+def figure_source_lines(plan: Mapping[str, Any]) -> list[str]:
     """Say where the figures come from; the bound of time is known for published chips only."""
     topology, versions = plan["topology"], plan["versions"]
     chip, compiler = topology["chip"], "libtpu" if topology["platform"] == "tpu" else "jaxlib"

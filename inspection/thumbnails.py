@@ -176,7 +176,8 @@ def thumbnail_size(size: tuple[int, int], side: int) -> tuple[int, int]:
 
 
 def thumbnail(pixels: NDArray[Any], side: int) -> str:
-    """Encode pixels [height, width, 1, 3 or 4] as a data: URI whose longer side is at most `side`."""
+    """Encode pixels [height, width, channel] as a data: URI whose longer side is at most `side`; see `shown_bands`."""
+    pixels = shown_bands(pixels)
     channels = pixels.shape[2]
     small = scale_depth(np.ascontiguousarray(pixels), "uint8")
     size = thumbnail_size((pixels.shape[0], pixels.shape[1]), side)
@@ -186,6 +187,17 @@ def thumbnail(pixels: NDArray[Any], side: int) -> str:
     if channels == 4:
         small = _over_checkerboard(small)
     return picture_uri(small)
+
+
+def shown_bands(pixels: NDArray[Any]) -> NDArray[Any]:
+    """Return 1, 3 or 4 channels of pixels [height, width, channel]: of other numbers the first three, or the first.
+
+    Bands of 16 bits are scaled from the least to the greatest value: sensors leave the high bits empty.
+    """
+    if pixels.shape[2] in (1, _COLORS, _COLORS + 1):
+        return pixels
+    chosen = pixels[..., : _COLORS if pixels.shape[2] > _COLORS else 1]
+    return chosen if chosen.dtype == np.uint8 else scale_to_uint8(chosen)
 
 
 def picture_uri(small: NDArray[np.uint8]) -> str:

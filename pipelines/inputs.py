@@ -10,7 +10,7 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 
 from halofeed.pipelines.output_folder import OutputFolder
-from halofeed.prep.convert.converted_record import Record
+from halofeed.prep.convert.converted_record import HELD_BYTES, Record
 from halofeed.prep.convert.converters import Converter, StreamingConverter
 from halofeed.prep.sources.example import SourceExample
 from halofeed.prep.sources.files import CHANGED_FILE, SourceFiles, Stamp
@@ -30,8 +30,6 @@ _ATTEMPTS, _PAUSE_SECONDS = 4, 0.1
 """Attempts for an input that changes during its conversion, and the shortest pause between them."""
 
 _HASHED_BYTES = 4 << 20
-_HELD_BYTES = 64 << 20
-"""Bytes of the records of a streamed input that are held before the first of them are written."""
 _OWN_FAULT = "halofeed fails at it"
 """Reason of a reject for an error that no reader of the format raises on purpose."""
 
@@ -211,7 +209,7 @@ def stream_input(
         for record in _stream_records(reference, files, converter, share, threads):
             held.append(record)
             held_bytes += record.example.length
-            if held_bytes > _HELD_BYTES:
+            if held_bytes > HELD_BYTES:
                 yield Outcome(reference=reference, content="", result=tuple(held), is_part=True)
                 held, held_bytes, given = [], 0, True
     except SourceError as one:

@@ -134,7 +134,7 @@ class ListingInJob:
         if layout.in_parts is None or self.sources.annotation_file is not None:
             return f"layout {layout.name} is read as a whole"
         images = self.sources.images
-        if self.recipe.rules.select_files(images) != FileSelection(files=images):
+        if self.recipe.rules.select_files(self.recipe, images) != FileSelection(files=images):
             return "it is for pictures"
         # Each worker would have to list both folders to pair their files.
         if self.sources.annotations is not self.sources.images:

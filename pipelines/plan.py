@@ -140,7 +140,7 @@ def make_plan(
 def _input_of_layout(options: JobOptions, recipe: Recipe, layout: Layout, sources: Sources) -> LayoutInput:
     """Return what the layout needs to list references."""
     splits = read_split_options(options, recipe)
-    selection = recipe.rules.select_files(sources.images)
+    selection = recipe.rules.select_files(recipe, sources.images)
     layout_options = recipe.layout_options(
         options.salt, source_splits=not (splits.shares or splits.lists), selection=selection
     )

@@ -172,7 +172,10 @@ def _write_records(
             if len(rows.ids) >= checked_at:
                 check_losses(job, tally.statistics(), of_all=True)
                 checked_at *= 2
-            if not is_part:
+            if is_part:
+                # A worker that is not heard of for minutes counts as lost, and a picture may take longer.
+                work.count(0, ())
+            else:
                 work.count_once(reference.key, 1, ())
         index = ShardIndex(
             offsets=np.array(rows.offsets, np.int64),

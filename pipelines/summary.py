@@ -11,7 +11,7 @@ from halofeed.pipelines.commit import cure_of
 from halofeed.pipelines.convert import Conversion
 from halofeed.pipelines.output_folder import OutputFolder
 from halofeed.prep.annotations.class_names import BACKGROUND
-from halofeed.prep.convert.loss_findings import Converted, cure_of_cuts, loss_findings
+from halofeed.prep.convert.loss_findings import Converted, cure_of_cuts, loss_findings, tiles_of_pictures
 from halofeed.schemas.file_layout import OBJECT, REJECTED, SELECTION
 from halofeed.schemas.findings import FindingName, explain_finding, finding_key, split_finding
 from halofeed.schemas.manifest import Manifest, Split
@@ -38,6 +38,7 @@ def summary(done: Conversion, warn_cut: float = 0.01, on_loss: str = "refuse") -
     head = "already converted" if done.was_there else "converted"
     lines = [f"{manifest.name} {manifest.version}: {head}, {manifest.task}, {_classes(manifest)}"]
     lines += [f"  {name:<12} {_describe(manifest, name)}" for name in manifest.splits]
+    lines += [f"  {tiles}" for tiles in [tiles_of_pictures(manifest)] if tiles]
     see = f", see {OutputFolder(done.folder).path(REJECTED)}"
     lines += outcome_lines(done, warn_cut, see)
     lines += _unused(manifest)

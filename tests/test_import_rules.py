@@ -37,7 +37,8 @@ MAY_IMPORT_PACKAGES: dict[str, dict[str, str]] = {
     "prep": {
         **dict.fromkeys(("numpy", "PIL", "cv2", "simplejpeg", "isal", "rle", "nibabel", "pydicom"), ANYWHERE),
         **dict.fromkeys(
-            ("regex", "yaml", "pyarrow", "h5py", "tifffile", "imagecodecs", "pyproj"), INSIDE_FUNCTIONS
+            ("regex", "yaml", "pyarrow", "h5py", "tifffile", "imagecodecs", "pyproj", "pyvips"),
+            INSIDE_FUNCTIONS,
         ),
     },
     "storage": {
@@ -52,7 +53,7 @@ MAY_IMPORT_PACKAGES: dict[str, dict[str, str]] = {
     },
     "trainer": {
         **dict.fromkeys(("numpy", "jax", "flax", "optax", "orbax", "scipy", "tensorboardX"), ANYWHERE),
-        **dict.fromkeys(("PIL", "h5py", "libtpu", "pycocotools", "tensorflow"), INSIDE_FUNCTIONS),
+        **dict.fromkeys(("PIL", "h5py", "libtpu", "pycocotools", "tensorflow", "tifffile"), INSIDE_FUNCTIONS),
     },
     "inspection": dict.fromkeys(("numpy", "cv2", "PIL", "jinja2", "markupsafe"), ANYWHERE)
     | {"pyarrow": INSIDE_FUNCTIONS},
@@ -68,6 +69,7 @@ ONLY_IN_FILES = {
     ("trainer", "tensorboardX"): {"trainer/log.py"},
     ("trainer", "scipy"): {"trainer/metrics.py"},
     ("trainer", "pycocotools"): {"trainer/metrics.py"},
+    ("trainer", "tifffile"): {"trainer/source_grid.py"},
     ("trainer", "h5py"): {"trainer/models/keras_weights.py"},
     ("trainer", "libtpu"): {"trainer/plan/topologies.py"},
     ("trainer", "PIL"): {"trainer/source_grid.py"},
@@ -76,11 +78,16 @@ ONLY_IN_FILES = {
     ("prep", "isal"): {"prep/formats/volume/streams.py"},
     ("prep", "h5py"): {"prep/formats/volume/minc.py"},
     ("prep", "nibabel"): {"prep/formats/volume/nifti.py"},
-    ("prep", "pydicom"): {f"prep/formats/dicom/{name}.py" for name in ("headers", "sop_classes", "pixels")},
-    **{
-        ("prep", name): {f"prep/formats/region/tiff_{part}.py" for part in ("blocks", "regions")}
-        for name in ("tifffile", "imagecodecs")
+    ("prep", "pydicom"): {
+        "prep/formats/region/slide_headers.py",
+        *(f"prep/formats/dicom/{name}.py" for name in ("headers", "sop_classes", "pixels")),
     },
+    ("prep", "tifffile"): {f"prep/formats/region/tiff_{part}.py" for part in ("blocks", "regions")},
+    ("prep", "imagecodecs"): {
+        f"prep/formats/region/{name}.py"
+        for name in ("tiff_blocks", "tiff_regions", "png_rows", "slide_regions")
+    },
+    ("prep", "pyvips"): {"prep/formats/region/jpeg_rows.py"},
     ("prep", "rle"): {"prep/formats/dicom/pixels.py"},
     ("pipelines", "apache_beam"): {
         *(

@@ -18,7 +18,10 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "exam
 NOT_RUN = {"datasets.md": "tests/prep/layouts/test_datasets.py", "extending.md": "test_extending.py"}
 """Pages whose blocks another test runs."""
 BLOCK = re.compile(r"(<!-- not run: [^>]+ -->\n)?^```(python|bash)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-DRAW = "from pathlib import Path; from drawn import draw_all; draw_all(Path())"
+DRAW = """
+from pathlib import Path; from drawn import draw_all; from drawn_large import draw_large
+draw_all(Path()); draw_large(Path())
+"""
 EXAMPLES = [path for path in sorted((ROOT / "examples").glob("*.*")) if path.stem != "drawn"]
 UPLOAD = """
 import boto3

@@ -18,13 +18,15 @@ from halofeed.trainer.data import (
     evaluation_split,
     tiles_in_order,
 )
+from halofeed.trainer.detection.merge_tiles import MergeRule
 from halofeed.trainer.evaluate import Predicted, Predictor, ScanMetrics
 from halofeed.trainer.mesh import make_mesh
 from halofeed.trainer.record_metadata import SplitMetadata
 from halofeed.trainer.run_folder import Run
-from halofeed.trainer.task import check_has_labels, check_no_class_overlap, check_single_label
+from halofeed.trainer.task import Metrics, check_has_labels, check_no_class_overlap, check_single_label
 from halofeed.trainer.tasks.segmentation import Segmentation
 from halofeed.trainer.training_setup import build_training_setup
+from halofeed.trainer.whole_pictures import has_picture_tiles, whole_picture_metrics
 
 
 class LoadedRun:
@@ -69,7 +71,7 @@ class LoadedRun:
         self._setup = build_training_setup(config, self.facts, make_mesh(config.cores_per_replica))
         self._data, self._split, self._manifest = data, split, manifest
         self._metadata = SplitMetadata(data, split)
-        self._has_tiles = self._metadata.has_tiles
+        self._has_tiles = self._metadata.has_tiles or has_picture_tiles(self._metadata)
         if (with_probabilities or self._has_tiles) and isinstance(self._setup.task, Segmentation):
             task = replace(self._setup.task, with_probabilities=True)
             self._setup = replace(self._setup, task=task)
@@ -81,8 +83,11 @@ class LoadedRun:
         """Yield the predictions of every batch in stored order, or scan by scan if scans are stored as tiles."""
         return self._predictor.batches(self._parameters, self._statistics, self._source())
 
-    def evaluate(self) -> dict[str, Any]:
-        """Compute the task's metrics over the split; a scan that is stored as tiles counts once, as a whole.
+    def evaluate(self, rule: MergeRule | None = None) -> dict[str, Any]:
+        """Compute the task's metrics over the split; a scan or picture that is stored as tiles counts once, as a whole.
+
+        Args:
+            rule: rule by which boxes of different tiles of a picture are merged.
 
         Raises:
             UsageError: the data set has another task or other labels than the model was trained on, or the split has
@@ -100,15 +105,17 @@ class LoadedRun:
                 f"{self._data}: has the labels {dict(self._manifest.labels)}, the model learned "
                 f"{dict(self.facts.labels)}"
             )
-        task, metrics = self._setup.task, None
+        task = self._setup.task
+        metrics: Metrics | None = None
         # The Dice of a tile is not the Dice of its scan (docs/decisions.md).
         if self._has_tiles and self.facts.kind == "volume" and isinstance(task, Segmentation):
             metrics = ScanMetrics(task, self._metadata)
+        metrics = metrics or whole_picture_metrics(task, self._metadata, rule)
         return self._predictor.evaluate(self._parameters, self._statistics, self._source(), metrics=metrics)
 
     def _source(self) -> EvaluationSource:
-        # Scan by scan, so that one scan at a time is in memory.
-        if self._has_tiles:
+        # Scan by scan, so that one scan at a time is in memory. The tiles of a picture are stored one after the other.
+        if self._has_tiles and self.facts.kind != "picture":
             return OrderedRecords(self._loader(1), tiles_in_order(self._metadata), self._rows)
         return self._loader(self._rows)
 

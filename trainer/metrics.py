@@ -14,6 +14,7 @@ from scipy import ndimage
 
 from halofeed.loader.batch import join_id
 from halofeed.system.errors import UsageError
+from halofeed.trainer.detection.sparse_coco import SparseMatching
 from halofeed.trainer.source_grid import BOX_DECIMALS, SCORE_DECIMALS, boxes_in_source
 from halofeed.trainer.task import Host
 
@@ -27,7 +28,7 @@ MIN_SCORE = 0.3
 SAME_OBJECT_IOU = 0.5
 _ALL_AREAS, _MAX_DETECTIONS = 0, -1
 _CLASS, _SCORE, _AREA, _IS_CROWD = 1, 6, 6, 7
-_AREA_DECIMALS = 2
+AREA_DECIMALS = 2
 """Decimals of an area, as in COCO's files: float32 areas of 96² pixels², a limit of COCO's sizes, are little finer."""
 
 
@@ -80,7 +81,7 @@ class CocoMetrics:
             detections = detections[np.all(detections[:, 2:4] < detections[:, 4:6], axis=1)]
             detections[:, _SCORE] = np.round(detections[:, _SCORE], SCORE_DECIMALS)
             area = boxes[:, _AREA] * abs(np.linalg.det(placement[0][:, :2]))
-            boxes[:, _AREA] = np.round(area, _AREA_DECIMALS)
+            boxes[:, _AREA] = np.round(area, AREA_DECIMALS)
             self._detections.append(detections)
             self._truth.append(boxes)
             scores[row] = _f1(detections, boxes)
@@ -98,8 +99,21 @@ class CocoMetrics:
 
     def _evaluate(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Return the twelve numbers and the precisions [IoU threshold, recall, class]; -1 without anything to count."""
+        sides = self._sides()
+        # pycocotools prints its progress and tables.
+        with contextlib.redirect_stdout(io.StringIO()):
+            from pycocotools.cocoeval import COCOeval
+
+            evaluation = COCOeval(*sides, iouType="bbox")
+            evaluation.evaluate()
+            evaluation.accumulate()
+            evaluation.summarize()
+        stats: NDArray[np.float64] = evaluation.stats
+        return stats, evaluation.eval["precision"][..., _ALL_AREAS, _MAX_DETECTIONS]
+
+    def _sides(self) -> list[Any]:
+        """Return ground truth and detections as data sets of pycocotools."""
         from pycocotools.coco import COCO
-        from pycocotools.cocoeval import COCOeval
 
         # Pictures count in the order of their ids, because pycocotools sorts them: it orders equal scores.
         images = [0] * (len(self._ids) + 1)
@@ -121,12 +135,7 @@ class CocoMetrics:
                 side.dataset = {**shared, "annotations": entries}
                 side.createIndex()
                 sides.append(side)
-            evaluation = COCOeval(*sides, iouType="bbox")
-            evaluation.evaluate()
-            evaluation.accumulate()
-            evaluation.summarize()
-        stats: NDArray[np.float64] = evaluation.stats
-        return stats, evaluation.eval["precision"][..., _ALL_AREAS, _MAX_DETECTIONS]
+        return sides
 
 
 _Placement = tuple[NDArray[np.float64], Sequence[int], Sequence[int]]
@@ -218,6 +227,55 @@ def _number(value: np.float64) -> float | None:
     return None if value == -1 else float(value)
 
 
+class WholeCocoMetrics(CocoMetrics):
+    """COCO metrics of pictures with any number of objects: all detections count, not the best 100 of a picture.
+
+    The names of the last recalls are `AR@all`, `AR small` and so on. Pictures are added by `add_picture`.
+    """
+
+    def add_picture(
+        self, picture_id: int, detections: NDArray[np.float64], truth: NDArray[np.float64]
+    ) -> None:
+        """Add one picture.
+
+        Args:
+            picture_id: id, which orders pictures.
+            detections: float64 [n, 6]: class, ymin, xmin, ymax, xmax in pixels, score.
+            truth: float64 [m, 7]: class, ymin, xmin, ymax, xmax, area in pixels², 1 for a crowd.
+        """
+        self._ids.append(picture_id)
+        for parts, rows in ((self._detections, detections), (self._truth, truth)):
+            parts.append(np.column_stack([np.full(len(rows), len(self._ids)), rows]))
+
+    def result(self) -> dict[str, Any]:
+        """Return the numbers of `CocoMetrics`, with `AR@all` in place of `AR@100`."""
+        renamed = {"AR@100": "AR@all"}
+        return {renamed.get(name, name): value for name, value in super().result().items()}
+
+    def _evaluate(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        with contextlib.redirect_stdout(io.StringIO()):
+            from pycocotools.cocoeval import COCOeval
+
+            sparse = type("SparseCocoEval", (SparseMatching, COCOeval), {})
+            evaluation = sparse(*self._sides(), iouType="bbox")
+            most = max((len(rows) for rows in self._detections), default=0)
+            evaluation.params.maxDets = [1, 10, max(100, most)]
+            evaluation.evaluate()
+            evaluation.accumulate()
+        precision, recall = evaluation.eval["precision"], evaluation.eval["recall"]
+        # `summarize` looks for a limit of 100 detections and gives -1 without it.
+        areas = range(precision.shape[3])
+        stats = [
+            precision[..., _ALL_AREAS, -1],
+            *(precision[at, ..., _ALL_AREAS, -1] for at in (0, 5)),
+            *(precision[..., area, -1] for area in areas[1:]),
+            *(recall[..., _ALL_AREAS, limit] for limit in range(3)),
+            *(recall[..., area, -1] for area in areas[1:]),
+        ]
+        means = [values[values > -1].mean() if (values > -1).any() else -1.0 for values in stats]
+        return np.array(means), precision[..., _ALL_AREAS, -1]
+
+
 BooleanMask = NDArray[np.bool_]
 PERCENTILE = 95.0
 
@@ -268,14 +326,21 @@ class SegmentationMetrics:
                 is_ignored = true == self._ignore_label
                 predicted, true = np.where(is_ignored, 0, predicted), np.where(is_ignored, 0, true)
             dice = dice_per_class(predicted, true, len(self.labels))
-            self.examples += 1
-            self._dice.append(dice)
+            distances = None
             if self._distance is not None:
                 spacing = self._distance.spacing(truth, row)
-                self._distances.append(hausdorff_per_class(predicted, true, len(self.labels), spacing))
+                distances = hausdorff_per_class(predicted, true, len(self.labels), spacing)
+            self.add_example(dice, distances)
             if not np.isnan(dice).all():
                 scores[row] = np.nanmean(dice)
         return scores
+
+    def add_example(self, dice: NDArray[np.float64], distances: NDArray[np.float64] | None) -> None:
+        """Add the Dice and the distances of one example, float64 [classes - 1] each; None if they were not measured."""
+        self.examples += 1
+        self._dice.append(dice)
+        if distances is not None:
+            self._distances.append(distances)
 
     def result(self) -> dict[str, Any]:
         """Return `dice`, `hausdorff95_mm` (`hausdorff95_pixels` for pictures), each `..._per_class`, and `examples`.
@@ -349,10 +414,19 @@ def dice_per_class(predicted: NDArray[Any], true: NDArray[Any], classes: int) ->
     >>> dice_per_class(np.array([1, 1, 0, 2]), np.array([1, 0, 0, 0]), 4).round(3).tolist()
     [0.667, 0.0, nan]
     """
+    return dice_of_table(confusion_table(predicted, true, classes))
+
+
+def confusion_table(predicted: NDArray[Any], true: NDArray[Any], classes: int) -> NDArray[np.int64]:
+    """Return the number of voxels of each true and predicted class, int64 [true class, predicted class]."""
     pairs = np.bincount(true.ravel().astype(np.int64) * classes + predicted.ravel(), minlength=classes**2)
-    table = pairs.reshape(classes, classes)
+    return pairs.reshape(classes, classes)
+
+
+def dice_of_table(table: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Return `dice_per_class` from a table of `confusion_table`, which may be a sum over parts of an image."""
     both, sizes = np.diag(table)[1:], (table.sum(0) + table.sum(1))[1:]
-    dice = np.full(classes - 1, np.nan)
+    dice = np.full(len(sizes), np.nan)
     np.divide(2.0 * both, sizes, out=dice, where=sizes > 0)
     return dice
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from halofeed.prep.options.recipe import Recipe
+from halofeed.prep.options.tiles import KEEP, cuts_pictures
 from halofeed.prep.sources.example import FileSelection, data_files
 from halofeed.prep.sources.file_names import (
     UNREAD_EXTENSIONS,
@@ -157,6 +158,9 @@ def recipe_for_new_files(recipe: Mapping[str, Any], task: str, *, windows: bool 
         "shards": 1,
         "missing_masks": "prediction",
     }
+    # All tiles of new files are empty: they have no labels.
+    if cuts_pictures(before):
+        changes["empty_tiles"] = KEEP
     if before.rules.is_fitted and before.fit == "crop-or-pad" and windows:
         changes |= {"fit": "tiles", "tile_overlap": tuple(int(side * WINDOW_OVERLAP) for side in sides)}
     # New files have no label to center on.
@@ -230,12 +234,12 @@ def _find_images(search: _Search, recipe: Recipe, source: Path, links: Path) -> 
     """Search a folder for images, or find the files of one image; `links` is a folder to make if it is needed."""
     is_file = check_source_path("--source", str(source))
     root = _link_alone(source, links) if is_file else str(source)
-    listing = recipe.rules.select_files(LocalFiles(root))
+    listing = recipe.rules.select_files(recipe, LocalFiles(root))
     images = search.list_images(listing, recipe)
     # Without clips in the folder, its files may be the frames of one.
     if search.may_be_folder and not (images or is_file):
         root = _link_alone(source.resolve(), links)
-        listing = recipe.rules.select_files(LocalFiles(root))
+        listing = recipe.rules.select_files(recipe, LocalFiles(root))
         images = search.list_images(listing, recipe)
     files = listing.files
     paths = list(files.sizes())

@@ -3,7 +3,9 @@
 OUT/predictions.json    run, data set and list of files
 OUT/detections.json     detection: COCO results in pixels of the source, with categories.json
 OUT/KEY.nii.gz, .png    segmentation: class indices on the grid of the source scan or picture
+OUT/KEY.tif             the same for a picture of tiles with more than 89 million pixels
 OUT/KEY/0/0000.png      segmentation of clips: a picture per clip and frame of a source
+OUT/KEY.geojson         on request, boxes or outlines of classes of each picture of tiles, on the map
 OUT/classes.csv         classification: the most probable class, and the probability of each
 OUT/.halofeed           list of the files that halofeed wrote (halofeed.storage.owned_files)
 """
@@ -16,6 +18,8 @@ from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack, closing
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -29,20 +33,33 @@ from halofeed.prep.sources.file_names import safe_name
 from halofeed.storage.atomic_files import atomic_write
 from halofeed.storage.paths import open_path
 from halofeed.storage.result_folder import ResultFolder
+from halofeed.storage.temporary_arrays import temporary_array
 from halofeed.system.console import StatusLine
 from halofeed.system.errors import JobError, UsageError
 from halofeed.system.wording import plural
+from halofeed.trainer.detection.merge_tiles import MergeRule
+from halofeed.trainer.geojson_predictions import PredictedLabels, PredictedObjects, write_geojson
 from halofeed.trainer.loaded_run import LoadedRun
+from halofeed.trainer.picture_bands import BandBlender, BandLabels
 from halofeed.trainer.record_metadata import RecordMetadata, SplitMetadata
 from halofeed.trainer.run_folder import Run, write_json
 from halofeed.trainer.source_grid import (
+    PNG_PIXELS,
     boxes_in_source,
     coco_results,
     labels_in_source,
     picture_labels_in_source,
     write_png,
+    write_tiff,
 )
 from halofeed.trainer.task import DataFacts, Host, valid_host
+from halofeed.trainer.whole_pictures import (
+    BoxCollector,
+    ClassCollector,
+    TiledSource,
+    has_picture_tiles,
+    whole_pictures,
+)
 from halofeed.trainer.windows import ScanBlender
 
 PREDICTIONS = "predictions.json"
@@ -52,6 +69,26 @@ SOURCE_NOUNS = {"picture": "picture", "volume": "scan", "clip": "clip"}
 DETECTIONS, IMAGES, CATEGORIES = "detections.json", "images.json", "categories.json"
 CLASSES = "classes.csv"
 _PROBABILITY_DECIMALS = 6
+
+
+@dataclass(frozen=True, kw_only=True)
+class PredictionOptions:
+    """Options of predictions.
+
+    Args:
+        rule: rule by which boxes of different tiles of a picture are merged.
+        min_score: smallest score of a box that is written.
+        geojson: also write `KEY.geojson` for each picture: boxes, or outlines of classes.
+    """
+
+    rule: MergeRule = field(default_factory=MergeRule)
+    min_score: float = 0.0
+    geojson: bool = False
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.min_score <= 1:
+            raise UsageError(f"--min-score {self.min_score}: expected a number from 0 to 1")
+
 
 PredictionRow = Mapping[str, NDArray[Any]]
 """Predictions of one record by name, without the batch axis."""
@@ -65,6 +102,7 @@ def predict(
     *,
     which: str = "best",
     overwrite: bool = False,
+    options: PredictionOptions | None = None,
 ) -> dict[str, Any]:
     """Predict every record of a split and write the predictions on the grid of the source files.
 
@@ -77,6 +115,7 @@ def predict(
         folder: output folder, written atomically.
         which: checkpoint: "best", "last" or a step.
         overwrite: replace earlier predictions.
+        options: which boxes are written, and how those of tiles are merged.
 
     Returns:
         The content of predictions.json; empty in processes that do not write.
@@ -95,7 +134,14 @@ def predict(
         return {}
     description = {"run": str(run.folder), "checkpoint": loaded.step}
     return predict_batches(
-        batches, data, split, folder, facts=loaded.facts, description=description, overwrite=overwrite
+        batches,
+        data,
+        split,
+        folder,
+        facts=loaded.facts,
+        description=description,
+        overwrite=overwrite,
+        options=options,
     )
 
 
@@ -108,6 +154,7 @@ def predict_batches(
     facts: DataFacts,
     description: Mapping[str, Any] | None = None,
     overwrite: bool = False,
+    options: PredictionOptions | None = None,
 ) -> dict[str, Any]:
     """Write predictions of any model on the grid of the source files.
 
@@ -126,6 +173,7 @@ def predict_batches(
         facts: task and labels of the model.
         description: further members of predictions.json.
         overwrite: replace earlier predictions.
+        options: which boxes are written, and how those of tiles are merged.
 
     Returns:
         The content of predictions.json.
@@ -135,9 +183,10 @@ def predict_batches(
         JobError: a record of the split was not predicted, or predicted twice.
     """
     metadata = SplitMetadata(data, split)
+    open_writer = writer_of(facts.task, metadata, options or PredictionOptions())
     with (
         _result_folder(Path(folder), overwrite).replaced() as temporary,
-        WRITERS[facts.task](temporary, metadata, facts.labels) as writer,
+        open_writer(temporary, metadata, facts.labels) as writer,
         closing(StatusLine()) as line,
     ):
         predicted_ids: set[int] = set()
@@ -222,8 +271,15 @@ class DetectionWriter(PredictionWriter):
     `images.json` has COCO's entry of each picture, with the path of its file, and `categories.json` the class names.
     """
 
-    def __init__(self, folder: Path, metadata: SplitMetadata, labels: Mapping[int, str]) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        metadata: SplitMetadata,
+        labels: Mapping[int, str],
+        options: PredictionOptions | None = None,
+    ) -> None:
         super().__init__(folder, metadata, labels)
+        self._options = options or PredictionOptions()
         self._size = metadata.manifest.field("image").shape[:2]
         atomic_write(folder / CATEGORIES, (json.dumps(label_entries(labels), indent=1) + "\n").encode())
         self._boxes, self._images = (
@@ -233,14 +289,24 @@ class DetectionWriter(PredictionWriter):
 
     def add(self, record: RecordMetadata, row: PredictionRow) -> bool:
         """Write the first `num_detections` boxes."""
-        count, (height, width) = int(row["num_detections"]), record.source_size
-        self._images.add({"id": record.id, "file_name": record.source, "height": height, "width": width})
+        count = int(row["num_detections"])
         boxes = boxes_in_source(
             row["boxes"][:count], record.numbers["transform"], self._size, record.source_size
         )
-        for entry in coco_results(record.id, boxes, row["classes"][:count], row["scores"][:count]):
-            self._boxes.add(entry)
+        classes, scores = row["classes"][:count], row["scores"][:count]
+        self._write(
+            record.id, record.source, record.source_size, coco_results(record.id, boxes, classes, scores)
+        )
         return True
+
+    def _write(
+        self, picture_id: int, source: str, size: tuple[int, int], entries: Iterable[dict[str, Any]]
+    ) -> None:
+        """Write the entry of a picture, and those of its boxes that have the score."""
+        self._images.add({"id": picture_id, "file_name": source, "height": size[0], "width": size[1]})
+        for entry in entries:
+            if entry["score"] >= self._options.min_score:
+                self._boxes.add(entry)
 
     def finish(self) -> dict[str, Any]:
         """Close the JSON lists."""
@@ -248,6 +314,71 @@ class DetectionWriter(PredictionWriter):
         self._images.end()
         files = {"detections": DETECTIONS, "images": IMAGES, "categories": CATEGORIES}
         return {**files, "boxes": self._boxes.count}
+
+
+class WholeDetectionWriter(DetectionWriter):
+    """Writer of the same files for pictures that are stored as tiles: boxes are merged, and each picture occurs once.
+
+    Memory: see `BoxCollector`.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        metadata: SplitMetadata,
+        labels: Mapping[int, str],
+        options: PredictionOptions | None = None,
+    ) -> None:
+        super().__init__(folder, metadata, labels, options)
+        self._pictures = whole_pictures(metadata)
+        self._collector = BoxCollector(metadata, self._options.rule, self._pictures, self._options.min_score)
+        self.total = len(self._pictures)
+        self._geojson = _geojson_of(self._options, folder, self._pictures)
+
+    def add(self, record: RecordMetadata, row: PredictionRow) -> bool:
+        """Add a tile; write its picture after the last one."""
+        done = self._collector.add(record, row)
+        if done is None:
+            return False
+        picture, found, _ = done
+        if self._geojson is not None:
+            kept = found.take(found.scores >= self._options.min_score)
+            names = [self._labels.get(label, f"class {label}") for label in kept.classes.tolist()]
+            self._geojson.write(record, PredictedObjects(boxes=kept.boxes, classes=names, scores=kept.scores))
+        entries = coco_results(picture.id, found.boxes, found.classes, found.scores)
+        self._write(picture.id, picture.source, picture.size, entries)
+        return True
+
+    def finish(self) -> dict[str, Any]:
+        """Close the JSON lists, and state how boxes were merged."""
+        rule = self._options.rule
+        merge = {"method": rule.method, "overlap": rule.overlap, "threshold": rule.limit}
+        return {**super().finish(), "merge": merge, **_listed(self._geojson)}
+
+
+class _GeojsonFiles:
+    """Files `KEY.geojson` of pictures, on the map where the records state their place."""
+
+    def __init__(self, folder: Path, pictures: Mapping[str, TiledSource]) -> None:
+        self._folder = folder
+        self._names = file_names({key: picture.id for key, picture in pictures.items()}, ".geojson")
+        self.files: list[dict[str, Any]] = []
+
+    def write(self, record: RecordMetadata, predicted: PredictedObjects | PredictedLabels) -> None:
+        """Write the file of a picture, of which the record is a tile."""
+        name, source = self._names[record.key], printable(record.source)
+        count = write_geojson(self._folder / name, predicted, record.georeference, source=source)
+        self.files.append({"file": name, **_source_names(record), "features": count})
+
+
+def _geojson_of(
+    options: PredictionOptions, folder: Path, pictures: Mapping[str, TiledSource]
+) -> _GeojsonFiles | None:
+    return _GeojsonFiles(folder, pictures) if options.geojson else None
+
+
+def _listed(files: _GeojsonFiles | None) -> dict[str, Any]:
+    return {} if files is None else {"geojson": files.files}
 
 
 class ClassificationWriter(PredictionWriter):
@@ -265,15 +396,34 @@ class ClassificationWriter(PredictionWriter):
 
     def add(self, record: RecordMetadata, row: PredictionRow) -> bool:
         """Write one line."""
-        probabilities = row["probabilities"].astype(float).tolist()
-        rounded = [round(value, _PROBABILITY_DECIMALS) for value in probabilities]
-        label = int(row["label"])
-        self._writer.writerow([record.id, record.key, self._names[label], rounded[label], *rounded])
+        self._write(record.id, record.key, int(row["label"]), row["probabilities"])
         return True
+
+    def _write(self, picture_id: int, key: str, label: int, probabilities: NDArray[Any]) -> None:
+        rounded = [round(value, _PROBABILITY_DECIMALS) for value in probabilities.astype(float).tolist()]
+        self._writer.writerow([picture_id, key, self._names[label], rounded[label], *rounded])
 
     def finish(self) -> dict[str, Any]:
         """Return the name of the file."""
         return {"classes": CLASSES}
+
+
+class WholeClassWriter(ClassificationWriter):
+    """Writer of the same file for pictures that are stored as tiles: a line has the mean probabilities of the tiles."""
+
+    def __init__(self, folder: Path, metadata: SplitMetadata, labels: Mapping[int, str]) -> None:
+        super().__init__(folder, metadata, labels)
+        self._collector = ClassCollector(whole_pictures(metadata))
+        self.total = len(self._collector.pictures)
+
+    def add(self, record: RecordMetadata, row: PredictionRow) -> bool:
+        """Add a tile; write the line of its picture after the last one."""
+        done = self._collector.add(record.key, row["probabilities"])
+        if done is None:
+            return False
+        picture, mean = done
+        self._write(picture.id, picture.key, int(mean.argmax()), mean)
+        return True
 
 
 class SegmentationWriter(PredictionWriter):
@@ -323,6 +473,65 @@ class SegmentationWriter(PredictionWriter):
         name = self._names[record.key]
         self._files.append({"file": name, **_source_names(record)})
         return self._folder / name
+
+
+class WholeMaskWriter(PredictionWriter):
+    """Writer of class indices in pixels of the source file for pictures that are stored as tiles: `KEY.png`.
+
+    Pictures of more than `PNG_PIXELS` become `KEY.tif`. Pixels that no tile shows are background. Memory: see
+    `BandBlender`; the labels are in a temporary file until their picture is complete.
+
+    Raises:
+        UsageError: two sources would have the same file name.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        metadata: SplitMetadata,
+        labels: Mapping[int, str],
+        options: PredictionOptions | None = None,
+    ) -> None:
+        super().__init__(folder, metadata, labels)
+        self._pictures, self._tiles = whole_pictures(metadata), metadata.picture_tiles()
+        self._geojson = _geojson_of(options or PredictionOptions(), folder, self._pictures)
+        self._names = file_names({key: picture.id for key, picture in self._pictures.items()}, "")
+        self._classes = max(labels) + 1
+        self._open: dict[str, tuple[BandBlender, BandLabels, NDArray[Any]]] = {}
+        self._files: list[dict[str, Any]] = []
+        self.total = len(self._pictures)
+
+    def add(self, record: RecordMetadata, row: PredictionRow) -> bool:
+        """Add a tile; write the file of its picture after the last one."""
+        predicted = _predicted(row)
+        if record.key not in self._open:
+            self._open[record.key] = self._opened(record, predicted)
+        blender, rows, label = self._open[record.key]
+        for band in blender.add(int(record.numbers["tile"]), predicted):
+            rows.add(band)
+        if blender.missing:
+            return False
+        del self._open[record.key]
+        is_small = label.size <= PNG_PIXELS
+        name = f"{self._names[record.key]}{'.png' if is_small else '.tif'}"
+        (write_png if is_small else write_tiff)(self._folder / name, label)
+        if self._geojson is not None:
+            names = {number: name for number, name in self._labels.items() if number}
+            self._geojson.write(record, PredictedLabels(labels=label, names=names))
+        self._files.append({"file": name, **_source_names(record)})
+        return True
+
+    def _opened(
+        self, record: RecordMetadata, predicted: NDArray[Any]
+    ) -> tuple[BandBlender, BandLabels, NDArray[Any]]:
+        size = predicted.shape[0], predicted.shape[1]
+        blender = BandBlender(self._tiles[record.key], record.whole_size, size, self._classes)
+        label = temporary_array(record.source_size, np.uint8 if self._classes <= 256 else np.uint16)
+        return blender, BandLabels(label, record.whole_size, record.numbers["transform"]), label
+
+    def finish(self) -> dict[str, Any]:
+        """Return the list of files."""
+        return {"masks": self._files, **_listed(self._geojson)}
 
 
 class ClipMaskWriter(PredictionWriter):
@@ -375,14 +584,23 @@ MASK_WRITERS: dict[str, type[PredictionWriter]] = {
 }
 """Writers of masks by kind of image."""
 
-WRITERS: dict[str, Callable[[Path, SplitMetadata, Mapping[int, str]], PredictionWriter]] = {
-    "detection": DetectionWriter,
-    "classification": ClassificationWriter,
-    "segmentation": lambda folder, metadata, labels: MASK_WRITERS[metadata.manifest.kind.name](
-        folder, metadata, labels
-    ),
-}
-"""Writers by task."""
+OpenWriter = Callable[[Path, SplitMetadata, Mapping[int, str]], PredictionWriter]
+
+
+def writer_of(task: str, metadata: SplitMetadata, options: PredictionOptions) -> OpenWriter:
+    """Return the writer of a task's predictions for the kind of image of a split, and for its tiles."""
+    is_tiled = has_picture_tiles(metadata)
+    if options.geojson and (not is_tiled or task == "classification"):
+        raise UsageError(
+            "--geojson: is for boxes and masks of pictures that are stored as tiles (--fit tiles)"
+        )
+    if task == "detection":
+        return partial(WholeDetectionWriter if is_tiled else DetectionWriter, options=options)
+    if task == "classification":
+        return WholeClassWriter if is_tiled else ClassificationWriter
+    if is_tiled:
+        return partial(WholeMaskWriter, options=options)
+    return MASK_WRITERS[metadata.manifest.kind.name]
 
 
 def printable(text: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +14,17 @@ from halofeed.loader.decode import read_numbers, read_text
 from halofeed.loader.record import stored_record
 from halofeed.loader.shards import Shards
 from halofeed.loader.store.open_store import open_store
+from halofeed.prep.formats.region.region_reader import Georeference
 from halofeed.prep.geometry.scan import Grid
 from halofeed.prep.geometry.volume_plan import triple
 from halofeed.schemas.manifest import Manifest
 from halofeed.system.errors import UsageError
+from halofeed.trainer.picture_bands import PlacedTile
 from halofeed.trainer.windows import WindowTile
 
 _NOT_READ = ("id", "masks")
+_OBJECTS = ("classes", "index", "source_boxes", "source_area", "source_is_crowd")
+"""Fields that describe the complete objects of a tile."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -32,12 +36,22 @@ class RecordMetadata:
         key: name of the record in the source data.
         source: file or folder that it was read from, relative to the folder of images.
         numbers: optional numeric fields by name, such as `transform`, `affine` and `source_shape`.
+        texts: other text fields by name, such as `crs` and `geotransform`.
     """
 
     id: int
     key: str
     source: str
     numbers: Mapping[str, NDArray[Any]]
+    texts: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def georeference(self) -> Georeference | None:
+        """Place of the source picture on a map; None if it is unknown."""
+        if not (text := self.texts.get("geotransform", "")):
+            return None
+        a, b, c, d, e, f = map(float, text.split(","))
+        return Georeference(to_map=(a, b, c, d, e, f), crs=self.texts.get("crs", ""))
 
     @property
     def source_size(self) -> tuple[int, int]:
@@ -48,6 +62,12 @@ class RecordMetadata:
     def picture_size(self) -> tuple[int, int]:
         """Height and width of a picture without the padding of its record."""
         return int(self.numbers["unpadded_height"]), int(self.numbers["unpadded_width"])
+
+    @property
+    def whole_size(self) -> tuple[int, int]:
+        """Height and width of the scaled, displayed picture of which the record is a tile."""
+        height, width = self.numbers["tile_whole"].tolist()
+        return height, width
 
     @property
     def source_grid(self) -> Grid:
@@ -85,7 +105,7 @@ class SplitMetadata:
         self._numbers = {
             record_id: number for number, record_id in enumerate(self._shards.all_ids().tolist())
         }
-        fields = [field for field in self.manifest.fields if field.optional and field.name not in _NOT_READ]
+        fields = [one for one in self.manifest.fields if one.optional and one.name not in _NOT_READ]
         self._text = [field for field in fields if field.encoding == "text"]
         self._values = [field for field in fields if field.encoding == "value"]
         self._keys = frozenset(key for field in (*self._text, *self._values) for key in field.keys)
@@ -99,8 +119,17 @@ class SplitMetadata:
     @property
     def has_tiles(self) -> bool:
         """True if any record is one of several tiles of a scan."""
-        has_field = any(field.name == "tile" for field in self._values)
+        has_field = any(one.name == "tile" for one in self._values)
         return has_field and any(int(record.numbers["tile"]) for record in self)
+
+    def picture_tiles(self) -> dict[str, dict[int, PlacedTile]]:
+        """Return the tiles of each picture, by the picture's key and the number of the tile."""
+        tiles: dict[str, dict[int, PlacedTile]] = {}
+        for record in self:
+            top, left = record.numbers["tile_origin"].tolist()
+            tile = PlacedTile(origin=(top, left), size=record.picture_size)
+            tiles.setdefault(record.key, {})[int(record.numbers["tile"])] = tile
+        return tiles
 
     def tiles(self) -> dict[str, dict[int, WindowTile]]:
         """Return the tiles of each scan of volumes, by the scan's key and the number of the tile."""
@@ -117,10 +146,21 @@ class SplitMetadata:
         features = record.features(self._keys)
         text = {field.name: read_text(field, features, record) for field in self._text}
         numbers = {field.name: read_numbers(field, features, record) for field in self._values}
-        return RecordMetadata(id=record.id, key=text["key"], source=text["source"], numbers=numbers)
+        key, source = text.pop("key"), text.pop("source")
+        return RecordMetadata(id=record.id, key=key, source=source, numbers=numbers, texts=text)
 
     def of_id(self, record_id: int) -> RecordMetadata:
         """Return the metadata of a record by its id; raise UsageError if the split does not have it."""
+        return self.of_record(self._number(record_id))
+
+    def objects(self, record_id: int) -> dict[str, NDArray[Any]]:
+        """Return the objects of a tile of a picture, each [object, ...]: class, number in the source, complete box."""
+        record = stored_record(self._shards, self._number(record_id))
+        fields = [self.manifest.field(name) for name in _OBJECTS]
+        features = record.features(frozenset(key for field in fields for key in field.keys))
+        return {field.name: read_numbers(field, features, record) for field in fields}
+
+    def _number(self, record_id: int) -> int:
         if record_id not in self._numbers:
             raise UsageError(f"id {record_id}: no record of this split; the predictions are of other data")
-        return self.of_record(self._numbers[record_id])
+        return self._numbers[record_id]

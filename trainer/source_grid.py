@@ -25,7 +25,7 @@ from halofeed.prep.geometry.volume_plan import (
 from halofeed.prep.voxels.resample import apply_mask, sample_affine, sample_image, view_of
 from halofeed.storage.atomic_files import create_replacing
 from halofeed.storage.paths import open_path
-from halofeed.system.errors import UsageError
+from halofeed.system.errors import UsageError, require_extra
 
 BOX_DECIMALS = 3
 """Decimals of a pixel: float32 coordinates of a picture of 8,000 pixels are no finer."""
@@ -157,14 +157,14 @@ def picture_labels_in_source(
     height, width = predicted.shape[:2]
     rows, columns = np.asarray(source_size).astype(int).tolist()
     stored = Grid(
-        shape=(1, height, width), affine=_centers_affine(np.asarray(transform, np.float64).reshape(2, 3))
+        shape=(1, height, width), affine=centers_affine(np.asarray(transform, np.float64).reshape(2, 3))
     )
-    source = Grid(shape=(1, rows, columns), affine=_centers_affine(np.eye(2, 3)))
+    source = Grid(shape=(1, rows, columns), affine=centers_affine(np.eye(2, 3)))
     extent = None if size is None else [[0, 0, 0], [1, *np.asarray(size).astype(int).tolist()]]
     return np.asarray(labels_in_source(predicted[None], stored, source, extent)[0])
 
 
-def _centers_affine(transform: NDArray[np.float64]) -> NDArray[np.float64]:
+def centers_affine(transform: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the affine of pixel centers in a slice at depth 0 for a transform of pixel corners."""
     affine = np.eye(4)
     affine[1:3, 1:3] = transform[:, :2]
@@ -238,6 +238,25 @@ def _probabilities_by_class(predicted: NDArray[Any], *, contiguous: bool) -> Cal
         # Affine sampling reads voxels in any order, once per slab.
         by_class = np.ascontiguousarray(by_class, np.float32)
     return lambda number: by_class[number]
+
+
+PNG_PIXELS = 89_478_485
+"""Most pixels of a PNG of labels: Pillow warns of larger pictures as decompression bombs (MAX_IMAGE_PIXELS)."""
+_TIFF_TILE = (512, 512)
+
+
+def write_tiff(path: Path, label: NDArray[Any]) -> None:
+    """Save class indices [height, width] as a TIFF of tiles, compressed by Deflate; a BigTIFF from 4 GB on."""
+    with require_extra("large", "tifffile", "imagecodecs"):
+        import tifffile
+
+    # Compressed, the file is smaller; only the raw size tells whether it may need offsets of 64 bits. TiffWriter
+    # asks for the name of the stream, which a descriptor has not.
+    with (
+        open_path(path, "xb") as file,
+        tifffile.TiffWriter(file, bigtiff=label.nbytes >= 1 << 32) as writer,
+    ):
+        writer.write(label, tile=_TIFF_TILE, compression="zlib", photometric="minisblack", metadata=None)
 
 
 def write_png(path: Path, label: NDArray[Any]) -> None:

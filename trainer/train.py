@@ -34,11 +34,13 @@ from halofeed.trainer.evaluate import ExampleCollector, Predictor, summary_lines
 from halofeed.trainer.log import RunLog
 from halofeed.trainer.models.keras_weights import keras_normalization, load_backbone
 from halofeed.trainer.platform import hide_accelerators_from_tensorflow
+from halofeed.trainer.record_metadata import SplitMetadata
 from halofeed.trainer.run_folder import begin_run, delete_replaced, restore_replaced, run_lock
 from halofeed.trainer.run_progress import Progress, StepTimer, StopRequest
 from halofeed.trainer.step import TrainingSetup, TrainState
 from halofeed.trainer.task import DeviceBatch
 from halofeed.trainer.training_setup import Program, build_program
+from halofeed.trainer.whole_pictures import whole_picture_metrics
 
 STOP_CHECK_STEPS = 10
 """Steps between two checks, by all processes of a run together, for a stop request."""
@@ -412,9 +414,19 @@ class _Evaluation:
         self._config, self._data, self._writer, self._progress = config, data, writer, progress
         self._predictor = Predictor(setup, config.parsed_partition())
         # Blending would take a scan's memory during training (docs/decisions.md).
-        is_tiled = data.description.get("recipe", {}).get("fit") == "tiles"
+        self._metadata: SplitMetadata | None = None
+        recipe, split = data.description.get("recipe", {}), data.description.get("evaluate_split")
+        is_tiled = recipe.get("fit") == "tiles"
+        if is_tiled and split and data.evaluation is not None:
+            self._metadata = SplitMetadata(data.description["data"], split)
+        # Boxes and classes of a picture's tiles take little memory, so they are joined here too.
+        is_joined = (
+            self._metadata is not None and whole_picture_metrics(setup.task, self._metadata) is not None
+        )
         self._of_tiles = (
-            " (each tile by itself; `halofeed evaluate` joins those of a scan)" if is_tiled else ""
+            " (each tile by itself; `halofeed evaluate` joins those of a scan or picture)"
+            if is_tiled and not is_joined
+            else ""
         )
 
     def is_due(self, step: int) -> bool:
@@ -429,7 +441,10 @@ class _Evaluation:
             return None
         split = str(self._data.description.get("evaluate_split"))
         examples = ExampleCollector(source.num_records) if last and self._writer.folder is not None else None
-        metrics = self._predictor.evaluate(state.best_parameters, state.statistics, source, examples)
+        joined = None if self._metadata is None else whole_picture_metrics(task, self._metadata)
+        metrics = self._predictor.evaluate(
+            state.best_parameters, state.statistics, source, examples, metrics=joined
+        )
         self.metrics = metrics
         self._writer.log_evaluation(step, split, metrics)
         if not last:  # the caller prints those of the end, from the summary

@@ -6,7 +6,7 @@ import math
 import os
 import shlex
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -420,11 +420,24 @@ def sizes(report: Report) -> dict[str, Any]:
     return {
         "sources": source_sizes(facts),
         "ratios": {float(ratio): counts for ratio, counts in facts.per_split("aspect_ratios").items()},
-        "notes": list({**facts.per_split("warnings"), **facts.per_split("notes")}.items()),
+        "notes": [
+            *facts.per_split("warnings").items(),
+            *facts.per_split("notes").items(),
+            *_hidden_bands(facts),
+        ],
         "static": facts.image.encoding == "raw" or facts.manifest.recipe.get("pad") is True,
         "choices": choices,
         "rows": rows,
     }
+
+
+def _hidden_bands(facts: DatasetFacts) -> Iterator[tuple[str, list[int]]]:
+    """Yield a note for records with channels that no picture of the report shows; see `thumbnails.shown_bands`."""
+    channels = facts.image.shape[-1]
+    if channels not in (1, 3, 4):
+        shown = "channels 1 to 3" if channels > 4 else "channel 1"
+        records = [facts.manifest.splits[name].records for name in facts.splits]
+        yield f"shown here with {shown} of {channels}", records
 
 
 def pixels(report: Report) -> dict[str, Any]:

@@ -118,7 +118,7 @@ class ImageIndex:
         annotations_root: str = "",
         takes: Callable[[str], bool] = is_image_name,
     ) -> None:
-        self._takes = takes
+        self.takes = takes
         self.root = images.root
         self._files = images
         self._annotations_root = annotations_root
@@ -149,7 +149,7 @@ class ImageIndex:
             *above, name = path.split("/")
             by_name.setdefault(_fold_extension(name), []).append(path)
             # Only images can be meant by a stem; a full name may mean any file.
-            if self._takes(path):
+            if self.takes(path):
                 by_stem.setdefault(_normalize_unicode(splitext(name)[0]), []).append(path)
                 folders.update(above)
         return _FileIndex(by_name=by_name, by_stem=by_stem, folders=folders)
@@ -345,7 +345,7 @@ class ImageIndex:
 
     def check_any_image(self, what: str) -> None:
         """Raise AnnotationsError if the folder contains no image file, so the images must be elsewhere."""
-        if not any(self._takes(path) for path in self.paths):
+        if not any(self.takes(path) for path in self.paths):
             raise AnnotationsError(
                 f"{what}: no image file lies below {self.root} "
                 f"(known extensions: {' '.join(IMAGE_EXTENSIONS)}); name the folder that holds the images with --images"
@@ -354,7 +354,7 @@ class ImageIndex:
     def _images_in(self, folders: Iterable[str] | None) -> Iterator[str]:
         """Yield the image files directly in these folders, or all below the root if `folders` is None."""
         inside = (path for folder in sorted(folders or ()) for path in self._files.files_in(folder))
-        return filter(self._takes, self.paths if folders is None else inside)
+        return filter(self.takes, self.paths if folders is None else inside)
 
     def all_images_are_named(self, comparison: PathComparison, *, only_used_folders: bool) -> bool:
         """Return whether annotations name each image file exactly once; else `without_annotation` finds the rest.

@@ -482,6 +482,11 @@ def _possible_sizes(path: str, images: SourceFiles) -> tuple[Size, ...]:
     # Imported here because the command line's help imports the layouts and must not load the decoders.
     from halofeed.prep.formats.picture import size_and_orientation
 
+    if path.lower().endswith(".dcm"):
+        from halofeed.prep.formats.region.slide_headers import slide_size
+
+        slide = slide_size(images, path)
+        return () if slide is None else (slide,)
     for size in _HEADER_BYTES:  # as few bytes as possible
         head = images.head(path, size)
         found = size_and_orientation(head)

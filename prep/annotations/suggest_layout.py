@@ -453,13 +453,24 @@ def _detect_dicom(files: ListedFiles, paths: Sequence[str]) -> Hint | None:
     return None
 
 
+_META_BYTES = 1024
+
+
 def hint_of_dicom(files: ListedFiles, path: str) -> Hint:
     """Return the hint for a DICOM file: the layout dicom reads series, and single pictures are to be saved as PNG."""
     from halofeed.prep.formats.dicom.header_fields import is_single_picture  # takes 0.1 s
-    from halofeed.prep.formats.dicom.sop_classes import SINGLE_PICTURE_ADVICE
+    from halofeed.prep.formats.dicom.sop_classes import SINGLE_PICTURE_ADVICE, SLIDE_CLASS
 
+    head = files.head(path, HEAD_BYTES)
+    # The class is in the file meta information (PS3.10, 7.1), before any text that could hold the same digits.
+    if re.search(rb"%b(?![\d.])" % re.escape(SLIDE_CLASS).encode(), head[:_META_BYTES]):
+        return Hint(
+            what=f"{path} is a DICOM slide",
+            layouts=("folders",),
+            fix="take --fit tiles --height 1024 --width 1024, which cuts it into records",
+        )
     # A radiograph or photograph in DICOM has no position, so that it is no slice of a volume.
-    if is_single_picture(files.head(path, HEAD_BYTES)):
+    if is_single_picture(head):
         return Hint(
             what=f"{path} is a DICOM picture, no slice", layouts=("dicom",), fix=SINGLE_PICTURE_ADVICE
         )

@@ -12,6 +12,9 @@ from halofeed.schemas.identity import example_id
 from halofeed.schemas.tfexample import EncodedExample, Value, encode_example
 from halofeed.system.checksum import block_checksums, combine_blocks
 
+HELD_BYTES = 64 << 20
+"""Bytes of the records of a streamed input that are held before the first of them are written."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class RawValue:

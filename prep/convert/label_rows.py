@@ -47,14 +47,16 @@ class LabelRows(Protocol):
     """Merged class indices of a picture's label images, on the grid of their files.
 
     Args:
-        size: (height, width).
         overlapped: pixels that several files claim, as far as rows were read.
         classes: class ids in the rows read so far.
     """
 
-    size: Size
     overlapped: int
     classes: frozenset[int]
+
+    @property
+    def size(self) -> Size:
+        """Size as (height, width)."""
 
     @property
     def held_bytes(self) -> int:
@@ -74,7 +76,7 @@ class HeldRows:
 
     @property
     def size(self) -> Size:
-        """(height, width)."""
+        """Size as (height, width)."""
         return self.labels.shape[0], self.labels.shape[1]
 
     @property
@@ -93,11 +95,21 @@ class BandRows:
     def __init__(
         self, size: Size, bands: Iterator[tuple[Classes, int, frozenset[int]]], held_bytes: int
     ) -> None:
-        self.size, self.held_bytes = size, held_bytes
+        self._size, self._held_bytes = size, held_bytes
         self.overlapped, self.classes = 0, frozenset[int]()
         self._bands = bands
         self._held: list[Classes] = []
         self._top = self._bottom = 0
+
+    @property
+    def size(self) -> Size:
+        """Size as (height, width)."""
+        return self._size
+
+    @property
+    def held_bytes(self) -> int:
+        """Memory of reading the files, and of the bands that are held."""
+        return self._held_bytes
 
     def rows(self, top: int, bottom: int) -> Classes:
         """Return rows; rows above `top` are not held any longer."""
@@ -208,7 +220,7 @@ class _Table:
         if self.codes[-1] <= 1 << 16 and self.codes[0] >= 0:
             table = np.zeros(int(self.codes[-1]) + 1, self.values.dtype)
             table[self.codes] = self.values
-            return table[codes]
+            return np.asarray(table[codes])
         return np.asarray(self.values[np.searchsorted(self.codes, codes)])
 
 
@@ -258,7 +270,7 @@ class _LabelFiles:
 
     @property
     def size(self) -> Size:
-        """(height, width) of each file."""
+        """Size of each file as (height, width)."""
         return next(iter(self.files.values())).size
 
     def check(self) -> None:
@@ -279,7 +291,7 @@ class _LabelFiles:
             return
         above: Classes | None = None
         bands = (table.values_of(samples) for samples in self.files[path].bands())
-        band = next(bands)
+        band: Classes | None = next(bands)
         while band is not None:
             below = next(bands, None)
             drawn.add(band, above, None if below is None else below[0])

@@ -15,6 +15,7 @@ from halofeed.prep.annotations.class_names import BACKGROUND
 from halofeed.schemas.ledger import Ledger
 from halofeed.schemas.manifest import Manifest
 from halofeed.schemas.statistics import Statistics
+from halofeed.system.wording import plural
 
 MAX_RECORDS: Final = 0.5
 """Share of records above which a loss that makes a record useless refuses the conversion."""
@@ -245,7 +246,15 @@ def _larger_shape(converted: Converted) -> str:
         return max(side + 1, largest if math.isinf(factor) else min(math.ceil(side * factor), largest))
 
     listed = " ".join(f"--{name.replace('_', '-')} {larger(name)}" for name in names)
-    return f"take larger records, such as {listed}, or cut the pictures into parts before the conversion"
+    if converted.kind != "picture":
+        parts = "cut the pictures into parts before the conversion"
+    elif names == ("height", "width"):
+        parts = "add --fit tiles, which cuts the pictures into such records and keeps their pixels"
+    else:
+        parts = (
+            "cut the pictures with --fit tiles --height 640 --width 640 in place of --resize and its sizes"
+        )
+    return f"take larger records, such as {listed}, or {parts}"
 
 
 def _largest_source_side(converted: Converted) -> int:
@@ -357,6 +366,9 @@ def _stored_objects(converted: Converted) -> int:
 def _without_objects(converted: Converted) -> tuple[int, int]:
     by_count = converted.statistics.boxes_per_image or {}
     images = sum(by_count.values())
+    # New files that are predicted have no annotations.
+    if converted.recipe.get("missing_masks") == "prediction":
+        return 0, images
     # Other findings cover objects that existed and were dropped.
     has_cause = _dropped(converted)[0] or _dropped_flagged(converted)[0] or _emptied_pictures(converted)[0]
     return images if set(map(str, by_count)) == {"0"} and not has_cause else 0, images
@@ -724,3 +736,14 @@ def describe_findings(manifest: Manifest) -> Iterator[str]:
     """Yield a line for each finding of a data set, the worst first."""
     for finding in loss_findings(Converted.of(manifest)):
         yield str(finding)
+
+
+def tiles_of_pictures(manifest: Manifest) -> str:
+    """Return the numbers of tiles and of their pictures as text; "" for other data sets."""
+    if manifest.kind.name != "picture" or manifest.recipe.get("fit") != "tiles":
+        return ""
+    total = Statistics.total(split.statistics for split in manifest.splits.values())
+    ledger = total.ledger or Ledger()
+    dropped = ledger.count("empty_tiles_dropped")
+    text = f"{plural(total.records or 0, 'tile')} of {plural(ledger.count('sources'), 'picture')}"
+    return f"{text}; {plural(dropped, 'empty tile was', 'empty tiles were')} dropped" if dropped else text

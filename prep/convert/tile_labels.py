@@ -19,7 +19,7 @@ from halofeed.prep.geometry.picture_tiles import PictureTile, PictureTiles
 from halofeed.prep.geometry.resize import displayed_size
 from halofeed.prep.sources.files import SourceFiles
 from halofeed.prep.voxels.encode import ENCODERS
-from halofeed.prep.voxels.masks import source_lines
+from halofeed.prep.voxels.masks import lines_of_file
 from halofeed.schemas import keys
 from halofeed.schemas.tfexample import Value
 from halofeed.system.errors import SourceError
@@ -76,7 +76,7 @@ class LabelsOfTiles:
         """Return the class indices that a tile shows, without padding; None where the picture has no label."""
         if self._rows is None:
             return None
-        (rows, row_of), (columns, column_of) = source_lines(tile.plan, self._orientation)
+        (rows, row_of), (columns, column_of) = lines_of_file(tile.plan, self._orientation)
         top = int(rows[0])
         part = self._rows.rows(top, int(rows[-1]) + 1)[rows - top][:, columns]
         shown = part[row_of][:, column_of]

@@ -170,8 +170,6 @@ class TileObjects:
             features.update(corner_features(boxes, plan, self._picture.orientation))
         if "keypoints" in recipe.keep:
             features.update(self._keypoints(boxes, plan))
-        if "corners" in recipe.keep:
-            features.update(corner_features(boxes, plan, self._picture.orientation))
         self._seen[rows] = True
         facts.boxes = len(rows)
         facts.labels.extend(ids.tolist())

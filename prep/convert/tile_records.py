@@ -1,7 +1,9 @@
 """Converter of pictures into tiles: records of one picture, read in bands of rows and yielded one after the other.
 
-    file ──> level ──> band of rows ──> window ──> scale ──> orientation ──> values ──> record
+    file ──> level ──> band of rows ──> window ──> orientation ──> values ──> scale ──> record
                        (decoded once)   (per tile, in threads)
+
+This is the order of steps of a picture that is not cut, whose pixels a tile must have.
 
 Memory is that of a few bands, however large the picture is.
 """
@@ -10,16 +12,16 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
-from itertools import groupby
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from halofeed.prep.annotations.labels import LabelMap
-from halofeed.prep.convert.converted_record import Record
+from halofeed.prep.convert.converted_record import HELD_BYTES, Record
 from halofeed.prep.convert.picture_records import size_features
 from halofeed.prep.convert.picture_tasks import annotated_orientation
 from halofeed.prep.convert.tallies import PictureFacts, PictureTally, sum_pixels
@@ -27,21 +29,21 @@ from halofeed.prep.convert.tile_labels import LabelsOfTiles
 from halofeed.prep.convert.tile_objects import TileObjects
 from halofeed.prep.convert.tile_tasks import ClassesOfTiles, TileAnnotations, TiledPicture
 from halofeed.prep.convert.tile_values import TileValues, plan_values
-from halofeed.prep.formats.picture import DecodedImage, ReadOptions
+from halofeed.prep.formats.picture import DecodedImage
 from halofeed.prep.formats.picture.image import apply_orientation
 from halofeed.prep.formats.region.region_formats import open_regions
 from halofeed.prep.formats.region.region_reader import RegionFacts, RegionReader
 from halofeed.prep.formats.region.region_rows import Band, RowReader, column_ranges, enough_level
 from halofeed.prep.formats.region.world_files import world_georeference
 from halofeed.prep.geometry.picture_tiles import PictureTile, PictureTiles, plan_picture_tiles, scale_size
-from halofeed.prep.geometry.resize import ResizePlan, Size, displayed_size
-from halofeed.prep.options.option import copy_options
+from halofeed.prep.geometry.resize import Size, displayed_size
+from halofeed.prep.geometry.tile_windows import TileSpan, TileWindows, tile_windows
 from halofeed.prep.options.recipe import Recipe
 from halofeed.prep.options.tiles import tile_overlap_of
 from halofeed.prep.sources.example import SourceExample
 from halofeed.prep.sources.files import SourceFiles
 from halofeed.prep.voxels.encode import ENCODERS
-from halofeed.prep.voxels.tile_pixels import pad_tile, scale_window, source_window
+from halofeed.prep.voxels.tile_pixels import pad_tile, scale_bytes, scale_window
 from halofeed.schemas import keys
 from halofeed.schemas.file_layout import SELECTION
 from halofeed.schemas.identity import example_id
@@ -51,8 +53,11 @@ from halofeed.system.memory import ReserveMemory
 
 BAND_BYTES = 64 << 20
 """Most bytes of a band that has several columns of tiles; a wider picture is read in several parts."""
-_TILES_AT_ONCE = 4
-"""Tiles that exist beside the bands, for each thread."""
+_JOBS_AHEAD = 4
+"""Tiles that exist at the same time beside one for each thread: those that `OrderedThreads.map` makes ahead, the one
+that is handed over, and the last one, which waits for what is known at the end."""
+_BLOCK_BYTES = 16 << 20
+"""Memory of a conversion of values, which is made in blocks."""
 _HASH_SHARES = 1 << 32
 
 MapInOrder = Callable[[Callable[["_Job"], "Record | None"], Iterable["_Job"]], Iterator["Record | None"]]
@@ -72,24 +77,26 @@ class _Job:
     """A tile, and what its record is made of.
 
     Args:
-        stored: plan of the tile on the grid of the file, before the orientation.
+        row, column: window of the tile in the file.
         band: rows of the level that hold it.
         part: part of the annotations that it shows.
     """
 
     tile: PictureTile
-    stored: ResizePlan
+    row: TileSpan
+    column: TileSpan
     band: Band
     part: Any
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Source:
-    """What the tiles of one picture share; `orientation` leads from the grid of the annotations to the display."""
+    """Facts that all tiles of a picture share; `orientation` leads from the grid of the annotations to the display."""
 
     reference: SourceExample
     facts: RegionFacts
     tiles: PictureTiles
+    windows: TileWindows
     level: int
     values: TileValues
     annotations: TileAnnotations
@@ -101,6 +108,36 @@ class _Source:
         """Stored (height, width) of the level that is read."""
         return self.facts.levels[self.level]
 
+    @property
+    def pixel_bytes(self) -> int:
+        """Bytes of a pixel of the file, and of the flag whether it exists."""
+        return np.dtype(self.facts.dtype).itemsize * self.facts.bands + 1
+
+    @property
+    def band_rows(self) -> int:
+        """Most rows of a band."""
+        rows = max(row.end - row.first for row in self.windows.rows)
+        return min(self.level_size[0], rows + self.facts.row_steps[self.level] - 1)
+
+    @property
+    def kept_rows(self) -> int:
+        """Most rows of a band that are kept for the next one."""
+        overlap = max((above.end - below.first for above, below in pairwise(self.windows.rows)), default=0)
+        return min(self.level_size[0], overlap + self.facts.row_steps[self.level] - 1)
+
+    def column_groups(self) -> list[tuple[int, int]]:
+        """Return the columns of tiles that are read together, as (first, the one after the last)."""
+        # The rows of a file that is read in order pass by only once.
+        limit = math.inf if self.facts.in_order else BAND_BYTES
+        spans = [(column.first, column.end) for column in self.windows.columns]
+        return column_ranges(spans, self.pixel_bytes, self.band_rows, limit)
+
+    def group_columns(self, first: int, last: int) -> tuple[int, int]:
+        """Return the columns of the file, as (first, the one after the last), of a group of columns of tiles."""
+        if self.facts.in_order:
+            return 0, self.level_size[1]
+        return self.windows.columns[first].first, self.windows.columns[last - 1].end
+
 
 @dataclass(frozen=True, kw_only=True)
 class TileConverter:
@@ -109,10 +146,6 @@ class TileConverter:
     recipe: Recipe
     task: str
     labels: LabelMap
-
-    @cached_property
-    def _read_options(self) -> ReadOptions:
-        return copy_options(ReadOptions, self.recipe, background=self.recipe.backdrop(), may_be_uint16=True)
 
     def new_tally(self) -> PictureTally:
         """Return a tally for the facts of records."""
@@ -163,11 +196,7 @@ class TileConverter:
     def _last(self, kept: Record | None, dropped: int, source: _Source) -> Iterator[Record]:
         """Yield the last record with what is known of the complete picture only."""
         if kept is None:
-            raise SourceError(
-                SELECTION,
-                "all tiles are empty",
-                f"none of {dropped:,} holds an object or a label; --empty-tiles keep converts them",
-            )
+            raise self._all_empty(source, dropped)
         bad_objects = source.annotations.finish(kept.facts)
         facts = kept.facts
         facts.ledger.count("sources")
@@ -176,6 +205,15 @@ class TileConverter:
         facts.notes += source.facts.notes
         facts.warnings += source.reference.notes
         yield replace(kept, bad_objects=(*kept.bad_objects, *bad_objects))
+
+    def _all_empty(self, source: _Source, dropped: int) -> SourceError:
+        """Return the entry of a picture of which no tile is kept, with the first object that could not be used."""
+        detail = f"none of {dropped:,} holds an object or a label; --empty-tiles keep converts them"
+        bad_objects = source.annotations.finish(self._new_facts(source.tiles.tile(0)))
+        if bad_objects:
+            reason, which = bad_objects[0]
+            detail += f". Dropped objects: {len(bad_objects):,}, the first: {reason} ({which})"
+        return SourceError(SELECTION, "all tiles are empty", detail)
 
     def _plan(
         self,
@@ -193,9 +231,7 @@ class TileConverter:
         # Rows of level 0 of a file that is read in order can be read only once.
         needed = displayed_size(facts.orientation, scaled)
         level = 0 if facts.in_order else enough_level(facts.levels, needed)
-        values = plan_values(
-            recipe, self._read_options, facts, lambda: open_regions(files, reference.source, threads)
-        )
+        values = plan_values(recipe, facts, lambda: open_regions(files, reference.source, threads), reserve)
         header = DecodedImage(
             pixels=np.empty((0, 0, 1), np.uint8),
             orientation=facts.orientation,
@@ -229,6 +265,7 @@ class TileConverter:
             reference=reference,
             facts=facts,
             tiles=tiles,
+            windows=tile_windows(tiles, facts.levels[level], facts.orientation),
             level=level,
             values=values,
             annotations=ANNOTATIONS[self.task](picture, files, reserve, threads),
@@ -255,103 +292,80 @@ class TileConverter:
         return (width, height) if facts.orientation >= 5 else (height, width)
 
     def _jobs(self, source: _Source, reader: RegionReader) -> Iterator[_Job]:
-        """Yield the tiles with their bands, in the order of the file's rows.
-
-        Tiles of one row are neighbors in the file, unless its orientation exchanges rows and columns.
-        """
-        orientation = source.facts.orientation
-        placed = [(tile, file_grid_plan(tile.plan, orientation)) for tile in source.tiles]
-        placed.sort(key=lambda one: one[1].origin)
-        rows = [list(group) for _, group in groupby(placed, key=lambda one: one[1].origin[0])]
-        readers: list[tuple[int, int, RowReader]] = []
-        windows = [[source_window(plan, source.level_size) for _, plan in row] for row in rows]
-        if rows:
-            readers = self._column_readers(source, reader, windows[0])
-        for number, row in enumerate(rows):
-            top, bottom = _extent(windows[number])
-            next_top = _extent(windows[number + 1])[0] if number + 1 < len(rows) else source.level_size[0]
-            for first, last, columns in readers:
-                band = columns.rows(top, bottom, next_top)
-                for tile, plan in row[first:last]:
-                    part = source.annotations.cut(tile)
-                    yield _Job(tile=tile, stored=plan, band=band, part=part)
-                del band
-
-    def _column_readers(
-        self, source: _Source, reader: RegionReader, windows: Sequence[tuple[int, int, int, int]]
-    ) -> list[tuple[int, int, RowReader]]:
-        """Return the readers of columns with the numbers of their tiles in a row."""
-        facts, bands = source.facts, source.values.bands
-        ends = [(left, left + width) for _, left, _, width in windows]
-        top, bottom = _extent(windows)
-        row_bytes = np.dtype(facts.dtype).itemsize * facts.bands
-        # The rows of a file that is read in order pass by only once.
-        limit = math.inf if facts.in_order else BAND_BYTES
-        groups = column_ranges(ends, row_bytes, bottom - top + facts.row_steps[source.level], limit)
-        return [
+        """Yield the tiles with their bands, in the order of the file's rows."""
+        windows, height = source.windows, source.level_size[0]
+        groups = [
             (
-                first,
-                last,
+                windows.columns[first:last],
                 RowReader(
                     reader,
                     source.level,
-                    (0, source.level_size[1]) if facts.in_order else (ends[first][0], ends[last - 1][1]),
-                    bands,
+                    source.group_columns(first, last),
+                    source.values.bands,
+                    finds_missing=source.values.finds_missing,
                 ),
             )
-            for first, last in groups
+            for first, last in source.column_groups()
         ]
+        next_tops = [*(row.first for row in windows.rows[1:]), height]
+        for row, next_top in zip(windows.rows, next_tops, strict=True):
+            for columns, row_reader in groups:
+                band = row_reader.rows(row.first, row.end, next_top)
+                for column in columns:
+                    tile = windows.tile(row, column)
+                    part = source.annotations.cut(tile)
+                    yield _Job(tile=tile, row=row, column=column, band=band, part=part)
+                del band
 
     def _reserve(self, source: _Source, reader: RegionReader, reserve: ReserveMemory, threads: int) -> None:
         """Reserve the memory of the bands, of a read, and of the tiles that exist at the same time."""
-        recipe, facts = self.recipe, source.facts
-        plans = [file_grid_plan(tile.plan, facts.orientation) for tile in source.tiles]
-        height = max(source_window(plan, source.level_size)[2] for plan in plans)
-        rows = min(source.level_size[0], height + facts.row_steps[source.level])
-        windows = sorted({source_window(plan, source.level_size)[1::2] for plan in plans})
-        row_bytes = np.dtype(facts.dtype).itemsize * facts.bands
-        ends = [(left, left + width) for left, width in windows]
-        limit = math.inf if facts.in_order else BAND_BYTES
-        widest = max(
-            ends[last - 1][1] - ends[first][0] for first, last in column_ranges(ends, row_bytes, rows, limit)
+        jobs = min(threads + _JOBS_AHEAD, len(source.tiles))
+        groups = source.column_groups()
+        spans = [source.group_columns(first, last) for first, last in groups]
+        widest = max(end - first for first, end in spans)
+        # A band is freed with the last of its tiles, and tiles of several bands may be waiting.
+        fewest = min(last - first for first, last in groups)
+        rows = source.band_rows * min(len(groups) * len(source.windows.rows), -(-jobs // fewest) + 1)
+        kept = 0
+        if len(groups) == 1:
+            # Bands of one block share it or copy less than half of it, so that rows are held twice at most.
+            rows = min(rows, 2 * source.level_size[0])
+        else:
+            kept = source.kept_rows * sum(end - first for first, end in spans)
+        # One more band is being joined from rows that are kept and rows that are read, unless all are read at once.
+        joined = source.band_rows * (source.band_rows < source.level_size[0])
+        held = ((rows + joined) * widest + kept) * source.pixel_bytes
+        read = reader.read_bytes(source.level, source.band_rows, widest)
+        reserve(held + read + self._tile_bytes(source, jobs, threads) + source.annotations.held_bytes)
+
+    def _tile_bytes(self, source: _Source, jobs: int, threads: int) -> int:
+        """Return the memory of tiles: of those that threads make, and of the records that wait."""
+        recipe, windows = self.recipe, source.windows
+        window = (
+            max(row.end - row.first for row in windows.rows),
+            max(column.end - column.first for column in windows.columns),
         )
-        band = rows * widest * row_bytes
-        # The rows that all parts of a wide picture keep for the next row of tiles.
-        overlap = min(rows, height + facts.row_steps[source.level]) * source.level_size[1] * row_bytes
-        shared = overlap * tile_overlap_of(recipe)[0] // max(1, recipe.height)
-        pixels = recipe.height * recipe.width * recipe.channels * np.dtype(recipe.dtype).itemsize
-        tiles = _TILES_AT_ONCE * (threads + 2) * 3 * pixels
-        read = reader.read_bytes(source.level, rows, widest)
-        reserve(3 * band + shared + read + tiles + source.annotations.held_bytes)
+        sample_bytes = np.dtype(recipe.dtype).itemsize
+        # The window in the order of the display, and with the values of the record.
+        values = math.prod(window) * (source.pixel_bytes + recipe.channels * sample_bytes)
+        values += _BLOCK_BYTES * source.values.converts(source.facts)
+        tile = recipe.height * recipe.width * recipe.channels * sample_bytes
+        size = displayed_size(source.facts.orientation, source.tiles.tile(0).plan.resized_size)
+        work = values + scale_bytes(window, size, recipe.channels, sample_bytes) + 3 * tile
+        held = min(HELD_BYTES, len(source.tiles) * tile)
+        return min(threads, jobs) * work + jobs * tile + held
 
     def _record(self, source: _Source, job: _Job) -> Record | None:
         """Return the record of a tile; None if it is empty and not kept."""
         recipe, tile, reference = self.recipe, job.tile, source.reference
         features: dict[str, Value] = {}
-        facts = PictureFacts(
-            pixel_sums=sum_pixels(np.empty((0, 0, recipe.channels), np.uint8)),
-            stored_size=tile.plan.output_size,
-            picture_size=tile.plan.resized_size,
-            source_size=tile.plan.source_size,
-            labels=[],
-            boxes=None,
-            is_tile=tile.number > 0,
-            counts_source=False,
-        )
+        facts = self._new_facts(tile)
         has_content = source.annotations.add(tile, job.part, features, facts)
         if not has_content and not self._keeps_empty(reference, tile.number):
             return None
-        window = source_window(job.stored, source.level_size)
-        pixels, valid = job.band.cut(*window)
-        pixels, valid = scale_window(pixels, valid, window, job.stored, source.level_size)
-        channels, notes = source.values.apply(pixels)
-        facts.notes = notes
-        fill = recipe.padding()
-        if valid is not None and not valid.all():
-            channels = np.where(valid[..., None], channels, np.array(fill, channels.dtype))
-        shown = apply_orientation(channels, source.facts.orientation)
-        facts.pixel_sums = sum_pixels(np.ascontiguousarray(shown))
-        stored = pad_tile(shown, tile.plan.output_size, fill)
+        shown, facts.notes = self._pixels(source, job)
+        facts.pixel_sums = sum_pixels(shown)
+        stored = pad_tile(shown, tile.plan.output_size, recipe.padding())
         encoded = ENCODERS[recipe.encoding](stored, recipe.jpeg_quality)
         features |= {
             keys.ENCODED: encoded,
@@ -365,6 +379,37 @@ class TileConverter:
             features[keys.KEY_SHA256] = hashlib.sha256(encoded).hexdigest().encode()
         return Record.of(reference, features, facts, number=tile.number)
 
+    def _new_facts(self, tile: PictureTile) -> PictureFacts:
+        """Return the facts of a record before its pixels and its annotations are known."""
+        return PictureFacts(
+            pixel_sums=sum_pixels(np.empty((0, 0, self.recipe.channels), np.uint8)),
+            stored_size=tile.plan.output_size,
+            picture_size=tile.plan.resized_size,
+            source_size=tile.plan.source_size,
+            labels=[],
+            boxes=None,
+            is_tile=tile.number > 0,
+            counts_source=False,
+        )
+
+    def _pixels(self, source: _Source, job: _Job) -> tuple[NDArray[Any], tuple[str, ...]]:
+        """Return the pixels of a tile, C-contiguous and without padding, and notes of conversions."""
+        row, column, orientation = job.row, job.column, source.facts.orientation
+        pixels, valid = job.band.cut(row.first, column.first, row.end - row.first, column.end - column.first)
+        pixels = apply_orientation(pixels, orientation)
+        valid = None if valid is None else apply_orientation(valid, orientation)
+        values, notes = source.values.apply(pixels)
+        scaled, valid = scale_window(
+            values,
+            valid,
+            source.windows.corner(row, column),
+            job.tile.plan,
+            displayed_size(orientation, source.level_size),
+        )
+        if valid is not None and not valid.all():
+            scaled = np.where(valid[..., None], scaled, np.array(self.recipe.padding(), scaled.dtype))
+        return np.ascontiguousarray(scaled), notes
+
     def _keeps_empty(self, reference: SourceExample, number: int) -> bool:
         """Return whether an empty tile is kept, by a hash that depends on its source and number only."""
         share = self.recipe.empty_tile_share()
@@ -373,41 +418,3 @@ class TileConverter:
         text = f"empty tile {example_id(reference.key, number)}"
         digest = hashlib.sha256(text.encode()).digest()
         return int.from_bytes(digest[:4], "big") < (share or 0) * _HASH_SHARES
-
-
-def _extent(windows: Sequence[tuple[int, int, int, int]]) -> tuple[int, int]:
-    """Return the first row of windows, and the row after the last."""
-    return min(top for top, *_ in windows), max(top + height for top, _, height, _ in windows)
-
-
-def file_grid_plan(plan: ResizePlan, orientation: int) -> ResizePlan:
-    """Return the plan of a tile on the grid of the file, before the orientation is applied, without padding.
-
-    >>> plan = ResizePlan(
-    ...     source_size=(30, 40), resized_size=(10, 10), output_size=(10, 10), scaled_size=(30, 40), origin=(0, 5)
-    ... )
-    >>> file_grid_plan(plan, 3).origin, file_grid_plan(plan, 6).origin
-    ((20, 25), (25, 0))
-    """
-    (top, left), (height, width) = plan.origin, plan.resized_size
-    rows, columns = plan.scaled_size
-    # First rows and columns counted from the other end, for orientations that reverse an axis.
-    below, beside = rows - top - height, columns - left - width
-    origins = {
-        1: (top, left),
-        2: (top, beside),
-        3: (below, beside),
-        4: (below, left),
-        5: (left, top),
-        6: (beside, top),
-        7: (beside, below),
-        8: (left, below),
-    }
-    size = displayed_size(orientation, plan.resized_size)
-    return ResizePlan(
-        source_size=displayed_size(orientation, plan.source_size),
-        resized_size=size,
-        output_size=size,
-        scaled_size=displayed_size(orientation, plan.scaled_size),
-        origin=origins[orientation],
-    )

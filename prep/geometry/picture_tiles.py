@@ -123,6 +123,9 @@ def scale_size(source_size: Size, factor: tuple[float, float]) -> Size:
     """
     height, width = (math.floor(side * scale + 0.5) for side, scale in zip(source_size, factor, strict=True))
     if min(height, width) < 1:
-        detail = f"{source_size[0]}×{source_size[1]} pixels by {factor[0]:g} and {factor[1]:g}; take a larger scale"
+        detail = (
+            f"{source_size[0]}×{source_size[1]} pixels by {factor[0]:g} and {factor[1]:g}; take a larger --scale, or a "
+            "smaller --gsd-m, which is in meters: 5e-7 is 0.5 µm"
+        )
         raise SourceError("resize", "picture would become too small", detail)
     return height, width

@@ -94,7 +94,7 @@ def list_references(
         outlines=_needed_outlines(options),
         label_images=options.wants_label_images,
     )
-    index = ImageIndex(images, annotations.root)
+    index = ImageIndex(images, annotations.root, options.takes)
     named = _match_images(documents, index)
     # All images are missing: a wrong folder, which one message tells better than a problem of each image.
     if named.of_entry and not named.paths:

@@ -75,7 +75,7 @@ def list_references(
     paths = images.sizes()
     seen = summarize(paths, options)
     # The user's option decides, and saves the checks below, which read files or compare names.
-    if not options.folders_are_classes:
+    if not options.folders_are_classes and not _has_slides(paths, options):
         _check_no_other_layout(annotations, images)
     rules = _resolve_rules(seen, (path for path in paths if not options.takes(path)), images.root, options)
     if not options.folders_are_classes:
@@ -305,6 +305,11 @@ def _refuse_one_level_too_deep(inside: Sequence[Sequence[str]], root: str) -> No
             f"it; expected class/image: name the folder {deep[0]} with --source if its folders are the classes, or use "
             "--folders-are-classes"
         )
+
+
+def _has_slides(paths: Iterable[str], options: LayoutOptions) -> bool:
+    """Return whether DICOM files are pictures, which they are only as slides that are cut into tiles."""
+    return any(path.lower().endswith(".dcm") and options.takes(path) for path in paths)
 
 
 def _check_no_other_layout(annotations: SourceFiles, images: SourceFiles) -> None:

@@ -10,7 +10,7 @@ import math
 import posixpath
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -43,6 +43,7 @@ from halofeed.prep.annotations.written_boxes import (
     usable_boxes,
 )
 from halofeed.prep.sources.example import Box, SourceExample
+from halofeed.prep.sources.file_names import DICOM_EXTENSIONS
 from halofeed.prep.sources.files import SourceFiles
 from halofeed.system.errors import AnnotationsError, SourceError, UsageError
 
@@ -140,11 +141,9 @@ def _open_picture(images: SourceFiles, path: str) -> _Picture:
     from halofeed.prep.formats.region.world_files import world_georeference
 
     try:
-        if not path.lower().endswith((".tif", ".tiff")):
-            sizes = possible_sizes([path], images)[0]
-            return _Picture(
-                path=path, size=sizes[0] if sizes else None, place=world_georeference(images, path)
-            )
+        sizes = () if path.lower().endswith((".tif", ".tiff")) else possible_sizes([path], images)[0]
+        if sizes:
+            return _Picture(path=path, size=sizes[0], place=world_georeference(images, path))
         reader = open_regions(images, path)
         try:
             place = reader.facts.georeference
@@ -173,6 +172,7 @@ class _Assignment:
     pictures: Sequence[_Picture]
     options: LayoutOptions
     label_of: Callable[[Feature], str]
+    kept: dict[tuple[int, str, str, bool], _OnMap] = field(default_factory=dict)
 
     def examples(self, files: Sequence[FeatureFile]) -> list[SourceExample]:
         """Return the example of each picture."""
@@ -197,7 +197,13 @@ class _Assignment:
         by_name: dict[str, list[str]] = {}
         for one in self.pictures:
             base = posixpath.basename(one.path)
-            for name in {one.path, base, posixpath.splitext(base)[0]}:
+            stem = posixpath.splitext(base)[0]
+            # QuPath names the annotations of a.ome.tif a.geojson.
+            names = {one.path, base, stem, stem.removesuffix(".ome")}
+            if base.lower().endswith(DICOM_EXTENSIONS):  # the levels of a slide are files of a folder
+                folder = posixpath.dirname(one.path)
+                names |= {folder or stem, posixpath.basename(folder) or stem}
+            for name in names:
                 by_name.setdefault(name, []).append(one.path)
         found: dict[str, list[_Found]] = {}
         placed = []
@@ -245,12 +251,29 @@ class _Assignment:
         if rule == "pixels" or (rule == "auto" and file.is_of_qupath):
             return list(found.features), ""
         if picture.place is not None:
-            located = _in_pixels(picture, found, _crs_of(file, picture, rule), swapped=rule == "lat-lon")
-            return _checked(located, picture, found), ""
+            on_map = self._on_map(picture, found, rule)
+            return _checked(_in_pixels(picture, on_map, by_place=found.by_place), picture, found), ""
         if any(_PIXEL_BOXES in one.properties for one in found.features):
             return list(found.features), ""
         _check_pixels(picture, found)
         return list(found.features), _AS_PIXELS if found.features else ""
+
+    def _on_map(self, picture: _Picture, found: _Found, rule: str) -> _OnMap:
+        """Return features on the map of a picture; those of a file of many pictures are kept for the next one."""
+        from halofeed.prep.geometry.map_coordinates import CHORD_PIXELS, pixel_length
+
+        assert picture.place is not None
+        crs, swapped = _crs_of(found.file, picture, rule), rule == "lat-lon"
+        key = id(found.features), crs, picture.place.crs, swapped
+        if key in self.kept:
+            return self.kept[key]
+        alike = [one.place for one in self.pictures if one.place and one.place.crs == picture.place.crs]
+        tolerance = CHORD_PIXELS * min(map(pixel_length, alike if found.by_place else [picture.place]))
+        made = _on_map(found.features, crs, picture.place.crs, tolerance, swapped=swapped)
+        # The features of one file live as long as this object, so that their identity is a key.
+        if found.features is found.file.features:
+            self.kept[key] = made
+        return made
 
     def _box_maker(self, picture: _Picture, file: FeatureFile) -> Callable[[Feature], Box]:
         def make(feature: Feature) -> Box:
@@ -271,9 +294,15 @@ class _Assignment:
         picture = next((one for one in self.pictures if one.place is not None and one.size), None)
         file = next(file for file in files if file.extent is not None)
         if picture is None:
-            problem = next((one.problem for one in listed if one.problem), None)
+            problem = next((one.problem for one in listed if one.problem and one.problem[2]), None)
             if problem is not None:
                 raise AnnotationsError(f"{file.path}: {problem[1]}: {problem[2]}")
+            if all(one.problem for one in listed):
+                picture_name = posixpath.basename(self.pictures[0].path)
+                raise AnnotationsError(
+                    f"{file.path}: it belongs to no picture, and no picture has a georeference. Give the files the "
+                    f"names of their pictures, such as {posixpath.splitext(picture_name)[0]}.geojson for {picture_name}"
+                )
             return
         from halofeed.prep.geometry.map_coordinates import crs_name
 
@@ -296,10 +325,10 @@ class _Assignment:
         """Return how many features lie on the first pictures if their numbers are read by a rule."""
         count = 0
         for picture in [one for one in self.pictures if one.place is not None and one.size][:64]:
-            found = _Found(file=file, features=file.features)
             located: Sequence[Feature] = file.features
             if rule != "pixels":
-                located = _in_pixels(picture, found, _crs_of(file, picture, rule), swapped=rule == "lat-lon")
+                found = _Found(file=file, features=file.features)
+                located = _in_pixels(picture, self._on_map(picture, found, rule), by_place=True)
             assert picture.size is not None
             count += sum(_meets(one, picture.size) for one in located)
         return count
@@ -357,38 +386,86 @@ def _crs_of(file: FeatureFile, picture: _Picture, rule: str) -> str:
     return WGS84 if rule == "lat-lon" or file.crs is None else file.crs
 
 
-def _in_pixels(picture: _Picture, found: _Found, crs: str, *, swapped: bool) -> list[Feature]:
-    """Return the features of a file on the pixels of a georeferenced picture."""
-    from halofeed.prep.geometry.map_coordinates import (
-        CHORD_PIXELS,
-        is_geographic,
-        map_to_pixels,
-        pixel_length,
-        transform_between,
-        transform_lines,
-    )
+@dataclass(frozen=True, kw_only=True)
+class _OnMap:
+    """Features of a file on the map of pictures.
+
+    Args:
+        features: the features, with rings in map coordinates that end with their first point.
+        bounds: float64 [feature, 4], xmin, ymin, xmax, ymax; NaN for a feature without rings.
+    """
+
+    features: Sequence[Feature]
+    bounds: NDArray[np.float64]
+
+
+def _on_map(
+    features: Sequence[Feature], crs: str, place_crs: str, tolerance: float, *, swapped: bool
+) -> _OnMap:
+    """Return features on a map, with more points where a line becomes a curve."""
+    from halofeed.prep.geometry.map_coordinates import is_geographic, transform_between, transform_lines
+
+    bounds = np.full((len(features), 4), np.nan)
+    rings = [ring for one in features for ring in _rings(one)]
+    if not rings:
+        return _OnMap(features=features, bounds=bounds)
+    is_degrees = bool(crs) and is_geographic(crs)
+    closed = [_closed(ring, swapped=swapped, is_degrees=is_degrees) for ring in rings]
+    starts = np.cumsum([0, *map(len, closed)])[:-1].tolist()
+    transform = transform_between(crs, place_crs) if crs else np.asarray
+    moved, begins = transform_lines(np.concatenate(closed), starts, transform, tolerance)
+    lines = iter(np.split(moved, begins[1:]))
+    placed = [
+        replace(one, parts=tuple(tuple(next(lines) for _ in part) for part in one.parts)) for one in features
+    ]
+    counts = np.array([sum(map(len, one.parts)) for one in features])
+    filled = np.flatnonzero(counts)
+    firsts = begins[(np.cumsum(counts) - counts)[filled]]
+    bounds[filled, :2] = np.minimum.reduceat(moved, firsts)
+    bounds[filled, 2:] = np.maximum.reduceat(moved, firsts)
+    return _OnMap(features=placed, bounds=bounds)
+
+
+def _in_pixels(picture: _Picture, on_map: _OnMap, *, by_place: bool) -> list[Feature]:
+    """Return features on the pixels of a georeferenced picture; with `by_place`, those that may meet it."""
+    from halofeed.prep.geometry.map_coordinates import is_geographic, map_to_pixels
 
     place = picture.place
     assert place is not None
-    rings = [ring for one in found.features for part in one.parts for ring in part]
-    if not rings:
-        return list(found.features)
-    closed = [np.concatenate([ring, ring[:1]])[:, :: -1 if swapped else 1] for ring in rings]
-    if crs and is_geographic(crs):
-        closed = [_unwrapped(ring) for ring in closed]
-    starts = np.cumsum([0, *map(len, closed)])[:-1].tolist()
-    transform = transform_between(crs, place.crs) if crs else lambda points: points
-    tolerance = CHORD_PIXELS * pixel_length(place)
-    moved, begins = transform_lines(np.concatenate(closed), starts, transform, tolerance)
-    lines = np.split(moved, begins[1:])
+    xmin, ymin, xmax, ymax = picture.map_extent
+    turns = np.zeros(len(on_map.features))
+    # Longitudes of one place may differ by 360 degrees.
     if place.crs and is_geographic(place.crs):
-        xmin, _, xmax, _ = picture.map_extent
-        lines = [_turned_to(line, (xmin + xmax) / 2) for line in lines]
-    pixels = iter([map_to_pixels(place, line)[:-1] for line in lines])
-    return [
-        replace(one, parts=tuple(tuple(next(pixels) for _ in part) for part in one.parts))
-        for one in found.features
-    ]
+        middles = (on_map.bounds[:, 0] + on_map.bounds[:, 2]) / 2
+        turns = np.nan_to_num(360 * np.round(((xmin + xmax) / 2 - middles) / 360), posinf=0, neginf=0)
+    low, high = on_map.bounds[:, :2], on_map.bounds[:, 2:]
+    near = (
+        (low[:, 0] + turns <= xmax)
+        & (high[:, 0] + turns >= xmin)
+        & (low[:, 1] <= ymax)
+        & (high[:, 1] >= ymin)
+    )
+    chosen = np.flatnonzero(near) if by_place else np.arange(len(near))
+
+    def placed(feature: Feature, turn: float) -> Feature:
+        parts = tuple(
+            tuple(map_to_pixels(place, ring + np.array([turn, 0.0]))[:-1] for ring in part)
+            for part in feature.parts
+        )
+        return replace(feature, parts=parts)
+
+    return [placed(on_map.features[at], float(turns[at])) for at in chosen.tolist()]
+
+
+def _rings(feature: Feature) -> Iterator[Ring]:
+    return (ring for part in feature.parts for ring in part)
+
+
+def _closed(ring: Ring, *, swapped: bool, is_degrees: bool) -> Ring:
+    """Return a ring that ends with its first point, with x before y."""
+    closed = np.concatenate([ring, ring[:1]])
+    ordered = closed[:, ::-1] if swapped else closed
+    return _unwrapped(ordered) if is_degrees else ordered
 
 
 def _unwrapped(ring: Ring) -> Ring:
@@ -398,14 +475,6 @@ def _unwrapped(ring: Ring) -> Ring:
     if x.max() - x.min() <= 180:
         return ring
     return np.stack([x - 360 * np.round((x - x[0]) / 360), ring[:, 1]], axis=1)
-
-
-def _turned_to(ring: Ring, center: float) -> Ring:
-    """Return a ring in degrees with its longitude as near to a center as turns of 360 degrees allow."""
-    middle = float(ring[:, 0].mean())
-    turns = 360 * round((center - middle) / 360) if math.isfinite(middle) else 0
-    turned: Ring = ring + np.array([turns, 0.0])
-    return turned
 
 
 def _checked(located: Sequence[Feature], picture: _Picture, found: _Found) -> list[Feature]:
@@ -429,7 +498,7 @@ def _check_pixels(picture: _Picture, found: _Found) -> None:
     """Raise SourceError unless all features may be in pixels of a picture without a georeference."""
     assert picture.size is not None
     height, width = picture.size
-    points = [ring for one in found.features for part in one.parts for ring in part]
+    points = [ring for one in found.features for ring in _rings(one)]
     if not points:
         return
     joined = np.concatenate(points)
@@ -453,6 +522,9 @@ def _meets(feature: Feature, size: tuple[int, int]) -> bool:
     for outer, *holes in feature.parts:
         if not np.isfinite(outer).all():
             return False
+        # Most features lie inside their picture; a polygon has an area beside its holes.
+        if (outer >= 0).all() and (outer <= size[::-1]).all():
+            return True
         area += _area_inside(outer, size) - sum(_area_inside(hole, size) for hole in holes)
     return area > 1e-6
 

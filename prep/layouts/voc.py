@@ -84,7 +84,7 @@ def list_references(
         AnnotationsError: an image is in two lists, a list entry matches two images, or a requested list is missing.
     """
     check_ignored_columns(options, "VOC")
-    index = ImageIndex(images, annotations.root)
+    index = ImageIndex(images, annotations.root, options.takes)
     files = _read_files(annotations, annotation_file, options)
     paths = [file.path for file in files]
     queries = _image_queries({file.path: file.filename for file in files})

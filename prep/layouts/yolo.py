@@ -41,7 +41,6 @@ from halofeed.prep.annotations.written_boxes import (
     with_filled_share,
 )
 from halofeed.prep.sources.example import Box, Keypoint, SourceExample
-from halofeed.prep.sources.file_names import is_image_name
 from halofeed.prep.sources.files import SourceFiles, path_below
 from halofeed.system.errors import AnnotationsError, SourceError, UsageError
 from halofeed.system.wording import plural
@@ -117,7 +116,7 @@ def list_references(
     # Ultralytics: kpt_shape in data.yaml makes a set one of keypoints; rows alone do not tell.
     if "keypoints" in options.keep and not described.keypoints:
         raise UsageError(f"{described.file}: it has no kpt_shape, so its objects have no keypoints to keep")
-    index = ImageIndex(images, annotations.root)
+    index = ImageIndex(images, annotations.root, options.takes)
     index.check_any_image(f"{annotations.root} ({described.file})")
     listed = list(_list_images(described, annotations, images, index, options))
     _refuse_lists_of_nothing(described, listed)
@@ -405,7 +404,7 @@ def _list_images(
     """Yield the images of all splits, each once, without their objects."""
     # Class lists without data.yaml, as labelImg writes them, have no splits.
     if not described.splits:
-        yield from _images_by_folders(images)
+        yield from _images_by_folders(images, index)
         return
     places = [
         _find_place(split, written, described, annotations, images)
@@ -459,8 +458,8 @@ def _notes_on_places(places: Sequence[_Place], described: _Description) -> tuple
     )
 
 
-def _images_by_folders(images: SourceFiles) -> Iterator[SourceExample]:
-    paths = [path for path in images.sizes() if is_image_name(path)]
+def _images_by_folders(images: SourceFiles, index: ImageIndex) -> Iterator[SourceExample]:
+    paths = [path for path in images.sizes() if index.takes(path)]
     for path, split in zip(paths, splits_by_folders(paths), strict=True):
         yield SourceExample(source=path, key=path, split=split)
 
@@ -530,9 +529,9 @@ def _images_at(
     # Ultralytics: a path is a folder, a list of images (.txt), or a list of either.
     if images.size(path) is None:
         start = "" if path == "." else f"{path}/"
-        found = [one for one in images.sizes() if one.startswith(start) and is_image_name(one)]
+        found = [one for one in images.sizes() if one.startswith(start) and index.takes(one)]
     # A list in data.yaml may name pictures themselves.
-    elif is_image_name(path):
+    elif index.takes(path):
         found = [path]
     else:
         yield from _images_in_list(path, place.split, described, images, index)

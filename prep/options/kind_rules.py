@@ -15,6 +15,7 @@ from halofeed.prep.options.recipe_options import RecipeOptions
 from halofeed.prep.options.tiles import cuts_pictures, tile_overlap_of
 from halofeed.prep.options.volumes import INTERPOLATIONS, default_dtype
 from halofeed.prep.sources.example import FileSelection, with_data_files
+from halofeed.prep.sources.file_names import is_image_name, is_scan_name
 from halofeed.prep.sources.files import SourceFiles
 from halofeed.prep.voxels.intensity import STORES, IntensityPlan
 from halofeed.schemas.kinds import KINDS, Kind
@@ -34,7 +35,7 @@ class KindRules:
         is_heavy: True if one input takes as much memory as hundreds of pictures.
         is_fitted: True if --fit decides how an image is brought to its shape.
         joins_files: True if an image may have channels in separate files.
-        select_files: return the files that may be sources.
+        select_files: return the files that may be sources, of the recipe and all files.
         defaults: return the values of options that were left out.
         problems: yield a message for each combination of options that cannot work.
         shape: return the static size along the kind's axes; None where the options do not fix it.
@@ -50,7 +51,9 @@ class KindRules:
     is_heavy: bool = False
     is_fitted: bool = False
     joins_files: bool = False
-    select_files: Callable[[SourceFiles], FileSelection] = lambda files: FileSelection(files=files)
+    select_files: Callable[[RecipeOptions, SourceFiles], FileSelection] = lambda _, files: FileSelection(
+        files=files
+    )
     defaults: Callable[[RecipeOptions], Mapping[str, Any]]
     problems: Callable[[RecipeOptions], Iterator[str]]
     shape: Callable[[RecipeOptions], tuple[int, ...] | None]
@@ -67,8 +70,7 @@ PICTURE_DEFAULTS: Mapping[str, Any] = {
 }
 """Defaults of pictures and of the frames of a clip."""
 
-TILE_DTYPES = ("uint8", "uint16", "int16", "float32")
-"""Types of stored tiles, which may keep the values of the file."""
+PICTURE_DTYPES = ("uint8", "uint16")
 MAX_BANDS = 256
 """Channels of a record; hyperspectral pictures have up to about 250 bands."""
 _PADDED = "--resize keep-aspect --pad in place of --height and --width"
@@ -94,7 +96,7 @@ def _whole_picture_problems(recipe: RecipeOptions) -> list[str]:
             f"--channels {recipe.channels}: expected 1, 3 or 4 for pictures; other bands need --fit tiles",
         ),
         (
-            recipe.dtype not in ("uint8", "uint16"),
+            recipe.dtype not in PICTURE_DTYPES,
             f"--dtype {recipe.dtype}: expected uint8 or uint16 for pictures; for volumes give --depth, --height "
             "and --width",
         ),
@@ -104,9 +106,15 @@ def _whole_picture_problems(recipe: RecipeOptions) -> list[str]:
 def _tile_problems(recipe: RecipeOptions) -> Iterator[str]:
     """Yield a message for each setting that tiles of pictures cannot have."""
     yield from recipe.tile_problems()
+    yield from _tile_size_problems(recipe)
+    yield from _band_problems(recipe)
+    yield from _range_problems(recipe)
+
+
+def _tile_size_problems(recipe: RecipeOptions) -> list[str]:
     tile, overlap = (recipe.height, recipe.width), tile_overlap_of(recipe)
-    scaled = recipe.scale != 1 or recipe.gsd_m
-    yield from problems_of(
+    is_scaled = recipe.scale != 1 or recipe.gsd_m
+    return problems_of(
         (
             recipe.resize != "fixed-shape",
             f"--resize {recipe.resize}: --fit tiles keeps the pixels, and --scale scales them; leave --resize out",
@@ -116,32 +124,44 @@ def _tile_problems(recipe: RecipeOptions) -> Iterator[str]:
             f"--tile-overlap {overlap[0]},{overlap[1]}: expected less than --height {tile[0]} and --width {tile[1]}",
         ),
         (
-            recipe.dtype not in TILE_DTYPES,
-            f"--dtype {recipe.dtype}: expected one of {', '.join(TILE_DTYPES)} for tiles of pictures",
+            is_scaled and recipe.interpolation != KERNEL_NAMES[0],
+            f"--interpolation {recipe.interpolation}: tiles are scaled with {KERNEL_NAMES[0]}; leave it out",
         ),
+    )
+
+
+def _band_problems(recipe: RecipeOptions) -> list[str]:
+    return problems_of(
         (
             recipe.bands and recipe.channels != len(recipe.bands),
             f"--channels {recipe.channels}: --bands names {plural(len(recipe.bands), 'band')}; leave one of them out",
         ),
         (
-            recipe.channels > MAX_BANDS,
-            f"--channels {recipe.channels}: expected at most {MAX_BANDS}; choose bands with --bands",
+            not 1 <= recipe.channels <= MAX_BANDS,
+            f"--channels {recipe.channels}: expected 1 to {MAX_BANDS}; choose bands with --bands",
         ),
+        (
+            recipe.encoding == "png" and recipe.channels not in (1, 3, 4),
+            f"--encoding png holds 1, 3 or 4 channels, and there are {recipe.channels}; take --encoding raw",
+        ),
+    )
+
+
+def _range_problems(recipe: RecipeOptions) -> list[str]:
+    """Return a message for each type of stored values that the values cannot have."""
+    return problems_of(
         (
             recipe.value_range and recipe.window_percentiles,
             "--value-range and --window-percentiles both set the range of the values; give one of them",
         ),
         (
-            (recipe.value_range or recipe.window_percentiles) and recipe.dtype != "uint8",
+            recipe.ranges_values() and recipe.dtype != "uint8",
             f"--dtype {recipe.dtype}: a range of values becomes 0 to 255 of uint8; leave --dtype or the range out",
         ),
         (
-            scaled and recipe.interpolation != KERNEL_NAMES[0],
-            f"--interpolation {recipe.interpolation}: tiles are scaled with {KERNEL_NAMES[0]}; leave it out",
-        ),
-        (
-            recipe.encoding == "png" and recipe.channels not in (1, 3, 4),
-            f"--encoding png holds 1, 3 or 4 channels, and there are {recipe.channels}; take --encoding raw",
+            recipe.dtype not in PICTURE_DTYPES,
+            f"--dtype {recipe.dtype}: expected uint8 or uint16 for tiles of pictures; other values become uint8 by "
+            "--value-range LOW,HIGH or --window-percentiles 2,98",
         ),
     )
 
@@ -222,10 +242,29 @@ def _picture_refuses(recipe: RecipeOptions, volume: str, picture: str) -> str:
     )
 
 
+def _select_pictures(recipe: RecipeOptions, files: SourceFiles) -> FileSelection:
+    if not cuts_pictures(recipe):
+        return FileSelection(files=files)
+    # Only tiles show a slide, so DICOM files are pictures for them alone.
+    from halofeed.prep.formats.region.slide_headers import SlideIndex
+
+    slides = SlideIndex(files)
+
+    def is_slide(path: str) -> bool:
+        return path.lower().endswith(".dcm") and path in slides
+
+    return FileSelection(
+        files=files,
+        takes=lambda path: is_image_name(path) or is_slide(path),
+        takes_scan=lambda path: is_scan_name(path) or is_slide(path),
+    )
+
+
 PICTURE_RULES = KindRules(
     kind=KINDS["picture"],
     chosen_by="",
     tasks=(),
+    select_files=_select_pictures,
     defaults=_picture_defaults,
     problems=_picture_problems,
     shape=RecipeOptions.picture_shape,
@@ -329,7 +368,9 @@ VOLUME_RULES = KindRules(
     is_heavy=True,
     is_fitted=True,
     joins_files=True,
-    select_files=lambda files: FileSelection(files=files, complete=lambda one: with_data_files(one, files)),
+    select_files=lambda _, files: FileSelection(
+        files=files, complete=lambda one: with_data_files(one, files)
+    ),
     defaults=_volume_defaults,
     problems=_volume_problems,
     shape=_volume_shape,
@@ -378,7 +419,7 @@ def _clip_problems(recipe: RecipeOptions) -> Iterator[str]:
     )
 
 
-def _select_clips(files: SourceFiles) -> FileSelection:
+def _select_clips(_: RecipeOptions, files: SourceFiles) -> FileSelection:
     # The readers of clips take 0.1 s to import.
     from halofeed.prep.formats.clip.frame_folder import list_clips
 

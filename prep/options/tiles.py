@@ -70,7 +70,11 @@ class TileOptions:
 
     def tile_problems(self) -> Iterator[str]:
         """Yield a message for each of these options that has a wrong value or contradicts another of them."""
-        yield from problems_of(
+        yield from self._tile_scale_problems()
+        yield from self._tile_content_problems()
+
+    def _tile_scale_problems(self) -> list[str]:
+        return problems_of(
             (
                 not 0 < self.scale <= 64,
                 f"--scale {self.scale:g}: expected a factor above 0 and at most 64, such as 0.5",
@@ -80,13 +84,22 @@ class TileOptions:
                 f"--gsd-m {self.gsd_m:g}: expected meters per pixel above 0, such as 0.5",
             ),
             (self.gsd_m and self.scale != 1, "--scale and --gsd-m both scale the picture; give one of them"),
+        )
+
+    def _tile_content_problems(self) -> list[str]:
+        numbers = self.bands
+        return problems_of(
             (
                 not 0 <= self.min_visible <= 1,
                 f"--min-visible {self.min_visible:g}: expected a share from 0 to 1, such as 0.3",
             ),
             (
-                self.bands and (min(self.bands) < 1 or len({*self.bands}) < len(self.bands)),
-                f"--bands {','.join(map(str, self.bands))}: expected different numbers from 1 on, such as 4,3,2",
+                self.empty_tile_share() is None,
+                f"--empty-tiles {self.empty_tiles}: expected {KEEP}, {DROP}, or a share between 0 and 1 such as 0.1",
+            ),
+            (
+                numbers and (min(numbers) < 1 or len({*numbers}) < len(numbers)),
+                f"--bands {','.join(map(str, numbers))}: expected different numbers from 1 on, such as 4,3,2",
             ),
             (
                 self.value_range and not self._has_ends(),
@@ -94,10 +107,6 @@ class TileOptions:
                 "such as 0,3000",
             ),
         )
-        if self.empty_tile_share() is None:
-            yield (
-                f"--empty-tiles {self.empty_tiles}: expected {KEEP}, {DROP}, or a share between 0 and 1 such as 0.1"
-            )
 
     def ranges_values(self) -> bool:
         """Return True if a range of values becomes 0 to 255, whose scale each record states."""

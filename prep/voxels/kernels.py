@@ -85,7 +85,7 @@ def _write_resized(pixels: PixelArray, kernel: str, part: Extent | None, picture
     if part is not None:
         if not is_fast:
             raise UsageError(f"extent {part}: only the kernel antialias of uint8 takes a part of a picture")
-        picture[...] = _pillow(pixels, size, part)
+        picture[...] = resize_by_pillow(pixels, size, part)
     elif pixels.shape[:2] == size:
         picture[...] = pixels
     elif is_fast:
@@ -371,18 +371,29 @@ def _antialias(pixels: PixelArray, size: Size, into: PixelArray) -> None:
     differ by at most one level from `tf2-bilinear-antialias`. For uint16, Pillow supports one channel only, so
     `resize_image` uses that kernel instead.
     """
-    channels = pixels.shape[2]
     if size[0] >= pixels.shape[0] and size[1] >= pixels.shape[1]:
         # OpenCV writes directly to the pixels of the record if it can, which saves a copy.
         enlarged = cv2.resize(pixels, size[::-1], dst=into, interpolation=cv2.INTER_LINEAR_EXACT)
         if enlarged is not into:
             into[...] = enlarged.reshape(into.shape)
-    elif channels in PILLOW_MODES:
-        into[...] = _pillow(pixels, size, None)
     else:
-        for channel in range(channels):
-            one = slice(channel, channel + 1)
-            _antialias(pixels[..., one], size, into[..., one])
+        into[...] = resize_by_pillow(pixels, size, None)
+
+
+def resize_by_pillow(pixels: PixelArray, size: Size, extent: Extent | None) -> PixelArray:
+    """Resize uint8 pixels of any number of channels with Pillow's triangle filter.
+
+    Args:
+        size: (height, width) of the result.
+        extent: (top, left, bottom, right) of the part that is resized; None for all. Pillow rounds it to float32.
+    """
+    parts, first = [], 0
+    while first < pixels.shape[2]:
+        # A mode of Pillow has one to four channels, and each of them is resized alone.
+        count = max(channels for channels in PILLOW_MODES if channels <= pixels.shape[2] - first)
+        parts.append(_pillow(pixels[..., first : first + count], size, extent))
+        first += count
+    return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=2)
 
 
 def _pillow(pixels: PixelArray, size: Size, extent: Extent | None) -> PixelArray:

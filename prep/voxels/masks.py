@@ -99,7 +99,7 @@ class ParsedMask:
 
     def stored(self, plan: ResizePlan, orientation: int) -> MaskPixels:
         """Draw the mask on the stored grid of a plan, see `stored_mask`."""
-        (rows, row_of), (columns, column_of) = source_lines(plan, orientation)
+        (rows, row_of), (columns, column_of) = lines_of_file(plan, orientation)
         resized = self.draw((rows, columns))[row_of][:, column_of]
         height, width = plan.resized_size
         output = np.zeros(plan.output_size, np.uint8)
@@ -112,7 +112,7 @@ class ParsedMask:
         Bands of rows are drawn one after the other, so the memory does not depend on the size of the picture.
         """
         lines = []
-        for (line, times), (low, high) in zip(source_lines(plan, orientation), self.extent, strict=True):
+        for (line, times), (low, high) in zip(lines_of_file(plan, orientation), self.extent, strict=True):
             part = slice(*np.searchsorted(line, (low, high)))
             lines.append((line[part], np.bincount(times, minlength=len(line))[part]))
         (rows, row_times), (columns, column_times) = lines
@@ -146,7 +146,7 @@ class ParsedMask:
 
 
 @lru_cache(maxsize=64)
-def source_lines(plan: ResizePlan, orientation: int) -> tuple[Lines, Lines]:
+def lines_of_file(plan: ResizePlan, orientation: int) -> tuple[Lines, Lines]:
     """Return, for rows and columns, the source lines that a resized mask copies, and the index of each target line."""
     lines = list(plan_lines(plan.source_size, plan))
     for axis, reversed_in in enumerate((UPSIDE_DOWN, MIRRORED)):

@@ -36,6 +36,7 @@ jax.config.update("jax_num_cpu_devices", 8)
 
 TINY = ("--config", "classifier_small", "--set", "model.features=[8]", "--steps", 1, "--batch-size", 8)
 MOBILENET = ("--config classifier_small --model mobilenet_v1 --set backbone_weights=w.h5 --batch-size 8",)
+PICTURES = ("--config", "classifier_small", "--picture-size", "300,400", "--topology", "v3-8")
 SIZED = ("--config", "classifier_small", "--set", "image_shape=[16,24,3]", "--set", "batch_size=8")
 _KEPT = tempfile.TemporaryDirectory(prefix="halofeed-advice-")
 
@@ -206,7 +207,7 @@ def compiled(*, needs_remat: bool = False) -> Iterator[None]:
         return [CompileResult(compiled=said(request)) for request in requests]
 
     with contextlib.ExitStack() as stack:
-        for module in ("document", "search"):
+        for module in ("document", "search", "pictures"):
             stack.enter_context(patched(f"trainer.plan.{module}.compile_all", new=answers)())
         stack.enter_context(patched("trainer.plan.requests.versions", return_value={"libtpu": "1"})())
         yield
@@ -412,6 +413,44 @@ ADVICE: dict[str, Advice] = {
         into=train_again,
         throughout=compiled_and_ready,
         ends=1,
+    ),
+    "tiles larger than the picture": usage(
+        plan(*PICTURES, "--tile-sizes 2048"), r"take (--tile-sizes 300x400)", throughout=compiled
+    ),
+    "tiles of the overlap": usage(
+        plan(*PICTURES, "--tile-sizes 64 --tile-overlap 64,64"),
+        r"at most (--tile-overlap 63,63)",
+        (r"larger (--tile-sizes)", "128"),
+        throughout=compiled,
+    ),
+    "tiles below the stride": usage(
+        plan(*PICTURES, "--tile-sizes 16 --tile-overlap 4,4"), r"take (--tile-sizes 32)", throughout=compiled
+    ),
+    "pictures of a config for volumes": usage(
+        plan("--config unet3d_128 --picture-size 300,400 --tile-sizes 64 --tile-overlap 4,4"),
+        r"such as (--config unet2d_small)",
+        throughout=compiled,
+    ),
+    "tiles that do not fit": refused(
+        plan(*PICTURES, "--tile-sizes 64 --tile-overlap 4,4"),
+        r"take (--remat), or",
+        throughout=lambda: compiled(needs_remat=True),
+        proves="Use ",
+    ),
+    "an overlap below the object": noted(
+        plan(*PICTURES, "--tile-sizes 64 --tile-overlap 4,4 --object-size 20"),
+        r"with (--tile-overlap 20,20)",
+        throughout=compiled,
+        proves="among",
+    ),
+    "tiles without an object size": noted(
+        plan(*PICTURES, "--tile-sizes 64 --tile-overlap 4,4"),
+        (r"(--object-size) N also", "3"),
+        throughout=compiled,
+        proves="objects of 3 pixels whole",
+    ),
+    "an object without a picture": usage(
+        plan(*SIZED, "--object-size 5"), r"such as (--picture-size 20000,20000)", throughout=compiled
     ),
     "the depth of pictures": usage(
         plan(*SIZED, "--topology v3-8 --search depth"),

@@ -272,6 +272,19 @@ EXCEPTIONS: dict[str, str] = {
         ),
         "benchmarks/mistakes/volumes.md has the mistake; what to type depends on what the user meant",
     ),
+    **dict.fromkeys(
+        (
+            "inspection/picture_plan.py: halofeed convert --source SOURCE --out data --fit tiles --height {}",
+            "inspection/picture_plan.py: {} --tile-overlap {}",
+        ),
+        "the source is the user's; tests of tiles convert with these options",
+    ),
+    "trainer/plan/pictures.py: --picture-size: the config is for images of {}; take a config for": (
+        "a case types another config; leaving the option out plans for volumes"
+    ),
+    "halofeed/planning.py: --{}: has no effect with --picture-size; leave one of them out": (
+        "tests/trainer/plan/test_plan_of_config.py types each alone"
+    ),
     "trainer/train.py: step {}: the loss is {}; lower --learning-rate {}, or look for a broken": "by trial alone",
     "loader/contact_sheet.py: --k:{};--on:{}": "These are two colors of a style sheet, and no options.",
 }

@@ -492,7 +492,7 @@ def test_what_a_clip_needs_is_told_with_its_masks(tmp_path):
     write_folder(tmp_path / "a", frames)
     write_masks(tmp_path / "a_mask", masks, "folder")
     recipe = Recipe(layout="pairs", frames=FRAMES, height=600, width=800)
-    listing = recipe.rules.select_files(LocalFiles(str(tmp_path)))
+    listing = recipe.rules.select_files(recipe, LocalFiles(str(tmp_path)))
     reference = listing.complete(SourceExample(source="a", key="a", mask="a_mask"))
     assert reference.paths == tuple(f"{name}/{n}.png" for name in ("a", "a_mask") for n in range(12))
     labels = LabelMap(entries=((0, "background"), (1, "square"), (2, "bar")), first_id=0, where="")

@@ -1,5 +1,6 @@
 """A conversion says what it lost, refuses records that became useless, and names an option that works."""
 
+import dataclasses
 import json
 import re
 import shlex
@@ -267,6 +268,8 @@ def test_a_data_set_without_any_object_is_said(tmp_path):
     manifest, text = converted(coco(tmp_path / "source", []), tmp_path / "out", *PICTURES)
     assert manifest is not None and "no record with an object" in found(manifest)
     assert re.search(r"warning: none of \d+ pictures has an object; check that", text)
+    prediction = dataclasses.replace(manifest, recipe={**manifest.recipe, "missing_masks": "prediction"})
+    assert "no record with an object" not in found(prediction)
 
 
 def dark(number: int) -> NDArray[Any]:
@@ -396,6 +399,24 @@ def test_declared_sizes_refuse_tiny_boxes_before_pictures_are_read(tmp_path):
     manifest, text = converted(source, tmp_path / "out", "--height", 90, "--width", 90)
     assert manifest is None and "8 of 8 objects" in text and "The sizes in the annotations show it" in text
     assert not list((tmp_path / "out").rglob("*.index"))
+
+
+@pytest.mark.parametrize(
+    ("shape", "others"),
+    [
+        (("--height", 30, "--width", 30), ("--fit", "tiles", "--height", 30, "--width", 30)),
+        (
+            ("--resize", "keep-aspect", "--min-dimension", 30, "--max-dimension", 30, "--pad"),
+            ("--fit", "tiles", "--height", 640, "--width", 640),
+        ),
+    ],
+)
+def test_tiles_are_proposed_for_tiny_boxes_and_keep_them(tmp_path, shape, others):
+    source = coco(tmp_path / "source", boxes(16, 16), side=640)
+    _, text = converted(source, tmp_path / "a", *shape)
+    assert ("--fit tiles" in text and "in place of --resize" in text) or "add --fit tiles" in text, text
+    manifest, text = converted(source, tmp_path / "b", *others)
+    assert manifest is not None and "stored pixels on a side" not in text, text
 
 
 def test_objects_without_an_area_do_not_ask_for_larger_records(tmp_path):

@@ -116,7 +116,11 @@ def test_wrong_options_are_refused_and_nothing_is_written(source, tmp_path):
         ({"split_lists": ("train=/no/such/list.txt",)}, UsageError, "/no/such/list.txt"),
         ({"split_lists": ("train.txt",)}, UsageError, "expected name=file"),
         ({"task": "detection"}, UsageError, "layout folders serves classification"),
-        ({"keep": ("pose",)}, UsageError, "some of category_id, group_of, keypoints, occluded, view"),
+        (
+            {"keep": ("pose",)},
+            UsageError,
+            "some of category_id, corners, group_of, keypoints, occluded, view",
+        ),
     ):
         fails_and_writes_nothing(kind, match, source, tmp_path / "out", **{**FOLDERS, **options})
 

@@ -7,6 +7,7 @@ or windows of the picture (at best the whole) over 2 to 16 cores. Every way has 
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -30,7 +31,8 @@ EQUAL_COST = 1.05
 _SURELY_TOO_LARGE = 2.0
 """Windows whose memory, estimated from the tiles, is this many times the limit are not compiled.
 
-RetinaNet of 1,280 x 1,280 pixels, scaled to 2,560 x 2,560, is estimated 24 % too high (docs/plan.md).
+The estimate was up to 52 % too high: RetinaNet of 10,240 x 10,080 pixels over 8 cores, from a tile of 2,048
+(docs/plan.md).
 """
 _SPLIT_STRIDE = 32
 """Rows of a window are a multiple of this per core, so that all levels of a backbone divide."""
@@ -285,10 +287,12 @@ class _WindowSearch:
         self.skipped = list(self._sizes[:first])
 
     def shown(self) -> Iterator[_Way]:
-        """Yield the largest window that fits, after the next larger one, which does not."""
-        fitting = [at for at, way in self.ways.items() if way.split["fits"]]
-        best = min(fitting, default=max(self.ways, default=0))
-        yield from (self.ways[at] for at in (best - 1, best) if at in self.ways)
+        """Yield all compiled windows, the largest first.
+
+        The largest that fits is not always the cheapest: to fit 2,624 x 2,624 pixels of RetinaNet into a core, the
+        compiler takes 22 % more time at best of an epoch than for 2,336 x 2,336 (docs/plan.md).
+        """
+        yield from (self.ways[at] for at in sorted(self.ways))
 
 
 def plan_pictures(
@@ -304,7 +308,7 @@ def plan_pictures(
     """Compare tiles on one core with windows over several, as plain JSON values.
 
     Each size of tiles is compiled for one core. For each number of cores, the whole picture or the largest of its
-    windows that fits is compiled: the picture cut in two along its longer side, in three, and so on.
+    windows that fits is searched: the picture cut in two along its longer side, in three, and so on.
 
     Args:
         asked: request with the config and the machine, and with the data set if there is one.
@@ -398,14 +402,13 @@ def _search_windows(
 
 
 def _window_sizes(pictures: Pictures, config: TrainConfig, cores: int, least: int) -> list[Size]:
-    """Return the windows to try, the whole picture first; for one core only that, because its windows are tiles.
+    """Return the windows to try, the whole picture first.
 
-    Windows of `least` pixels, the largest tile that fits one core, or fewer are left out.
+    Windows of `least` pixels, the largest tile that fits one core, or fewer are left out. One core has windows too:
+    their sides are fitted to the picture, so tiles of 2,048 pixels compared only with windows over more cores would
+    lose by their larger overlap.
     """
-    whole = whole_size(pictures.size, config, cores)
-    if cores == 1:
-        return [whole]
-    sizes = [whole]
+    sizes = [whole_size(pictures.size, config, cores)]
     for count in range(2, max(pictures.size)):
         size = window_size(pictures.size, pictures.overlap, config, cores, count)
         # Rounding up to rows that divide by the cores bounds how small windows become.
@@ -478,7 +481,7 @@ def min_shared(grid: PictureTiles) -> int | None:
     shared = [
         before + side - after
         for starts, side in ((grid.tops, grid.tile_size[0]), (grid.lefts, grid.tile_size[1]))
-        for before, after in zip(starts, starts[1:], strict=False)
+        for before, after in itertools.pairwise(starts)
     ]
     return min(shared, default=None)
 
@@ -509,10 +512,7 @@ def choose(ways: Sequence[dict[str, Any]], object_size: int = 0) -> tuple[int | 
     """
     fitting = [index for index, way in enumerate(ways) if way["split"]["fits"]]
     if not fitting:
-        return (
-            None,
-            "nothing fits: take smaller --tile-sizes, --remat, or a machine with more memory per core",
-        )
+        return None, "nothing fits: take --remat, or a machine with more memory"
     whole = [index for index in fitting if covers(ways[index], object_size)]
     allowed = whole or fitting
     by_time = all(ways[index]["epoch"]["seconds"] is not None for index in allowed)
@@ -520,18 +520,27 @@ def choose(ways: Sequence[dict[str, Any]], object_size: int = 0) -> tuple[int | 
     cheapest = min(costs, key=lambda index: costs[index])
     equal = [index for index in allowed if costs[index] <= EQUAL_COST * costs[cheapest]]
     best = min(equal, key=lambda index: (_cores(ways[index]), ways[index]["records"], costs[index]))
-    shows = f" and shows objects of {object_size} pixels whole" if whole and object_size else ""
-    if len(allowed) == 1:
-        reason = f"the only way that fits{shows}"
-    else:
-        cost = f"the lowest {'time at best' if by_time else 'FLOP'} of an epoch"
-        if best != cheapest:
-            gain = "fewer cores" if _cores(ways[best]) < _cores(ways[cheapest]) else "fewer, larger records"
-            cost = f"{gain}, for {100 * (costs[best] / costs[cheapest] - 1):.1f} % more than {cost}"
-        reason = f"it fits{shows}, and has {cost} among {len(allowed)} ways"
+    shows = f" and shows objects of {object_size} pixels whole" if object_size and whole else ""
+    reason = _reason(ways, costs, best, unit="time at best" if by_time else "FLOP")
+    reason = (f"it fits{shows}, and has {reason}") if reason else f"it is the only way that fits{shows}"
+    overlap = f"--tile-overlap {object_size},{object_size}"
+    if len(allowed) < len(fitting):
+        return best, f"{reason}; with {overlap} the tiles show them too"
     if not whole:
-        reason += f"; no way shows objects of {object_size} pixels whole: take --tile-overlap {object_size},{object_size}"
+        return best, f"{reason}; no way shows objects of {object_size} pixels whole: take {overlap}"
     return best, reason
+
+
+def _reason(ways: Sequence[dict[str, Any]], costs: dict[int, float], best: int, unit: str) -> str:
+    """Return what a way has that the others whose costs are given have not; "" without others."""
+    if len(costs) == 1:
+        return ""
+    cheapest = min(costs, key=lambda index: costs[index])
+    lowest = f"the lowest {unit} of an epoch among {len(costs)} such ways"
+    if best == cheapest:
+        return lowest
+    gain = "fewer cores" if _cores(ways[best]) < _cores(ways[cheapest]) else "fewer, larger records"
+    return f"{gain}, for {100 * (costs[best] / costs[cheapest] - 1):.1f} % more than {lowest}"
 
 
 def _cores(way: dict[str, Any]) -> int:

@@ -74,6 +74,8 @@ FLAT_MODALITIES: Mapping[str, str] = {
 }
 """Modalities without slices; they count only if the SOP class is unknown."""
 
+SLIDE_CLASS = "1.2.840.10008.5.1.4.1.1.77.1.6"
+"""SOP class VL Whole Slide Microscopy Image Storage (PS3.4, B.5)."""
 SINGLE_PICTURE_ADVICE = (
     "single DICOM pictures are not read: save each as PNG with pydicom and Pillow (16 bits for gray, MONOCHROME1 "
     "inverted, no VOI window applied; the script is in docs/troubleshooting.md, Single DICOM pictures), then convert "

@@ -82,7 +82,7 @@ def read_png_header(data: bytes) -> PngHeader:
     kind, at, length = chunks[0]  # exists, because the chunks end with IEND
     if kind != b"IHDR" or length != 13:
         raise damaged_error(f"the first chunk is {kind!r} of {plural(length, 'byte')}, not IHDR of 13")
-    width, height, depth, color_type = _image_header(data, at)
+    width, height, depth, color_type = image_header(data, at)
     header = PngHeader(
         size=(height, width),
         depth=depth,
@@ -126,12 +126,32 @@ def _checked_chunks(data: bytes) -> Iterator[_Chunk]:
             raise truncated_error(f"chunk {kind!r} of {plural(length, 'byte')} at byte {at} of {len(data)}")
         checksum = struct.unpack_from(">I", data, at + 8 + length)[0]
         is_intact = zlib.crc32(memoryview(data)[at + 4 : at + 8 + length]) == checksum
-        # libpng too skips damaged metadata with a warning; editors of metadata forget the checksum.
-        may_be_damaged = kind in METADATA_CHUNKS and not is_first
-        if not kind.isalpha() or not (is_intact or may_be_damaged):
-            raise damaged_error(f"wrong checksum of chunk {kind!r} at byte {at}")
+        check_checksum(kind, at, is_intact=is_intact, is_first=is_first)
         yield _Chunk(kind=kind, start=at, length=length, is_intact=is_intact)
         at += 12 + length
+
+
+def check_checksum(kind: bytes, at: int, *, is_intact: bool, is_first: bool) -> None:
+    """Refuse a chunk at byte `at` with a wrong checksum; only metadata after the first chunk may have one.
+
+    Raises:
+        SourceError: the chunk is damaged, or its type is not four letters.
+    """
+    # libpng too skips damaged metadata with a warning; editors of metadata forget the checksum.
+    may_be_damaged = kind in METADATA_CHUNKS and not is_first
+    if not kind.isalpha() or not (is_intact or may_be_damaged):
+        raise damaged_error(f"wrong checksum of chunk {kind!r} at byte {at}")
+
+
+def check_known(kind: bytes) -> None:
+    """Refuse a chunk that no reader here knows, and without which nobody may show the picture.
+
+    Raises:
+        SourceError: the chunk is critical.
+    """
+    # An upper-case first letter marks critical chunks (5.4).
+    if kind not in NEEDED_CHUNKS and kind[:1].isupper():
+        raise decode_error("PNG feature is not supported", f"critical chunk {kind!r}")
 
 
 def _keep_needed(chunks: list[tuple[bytes, int, int]], chunk: _Chunk) -> None:
@@ -146,13 +166,11 @@ def _keep_needed(chunks: list[tuple[bytes, int, int]], chunk: _Chunk) -> None:
         if len(chunks) >= MAX_RUNS:
             raise damaged_error(f"more than {MAX_RUNS} separate chunks")
         chunks.append((kind, chunk.payload_at, chunk.length))
-    elif kind[
-        :1
-    ].isupper():  # an upper-case first letter marks chunks without which nobody may show the picture (5.4)
-        raise decode_error("PNG feature is not supported", f"critical chunk {kind!r}")
+    else:
+        check_known(kind)
 
 
-def _image_header(data: bytes, at: int) -> tuple[int, int, int, int]:
+def image_header(data: bytes, at: int) -> tuple[int, int, int, int]:
     """Return the width, height, depth and color type of an IHDR chunk."""
     width, height, depth, color_type, compression, filtering, interlace = struct.unpack_from(
         ">IIBBBBB", data, at
@@ -166,8 +184,14 @@ def _image_header(data: bytes, at: int) -> tuple[int, int, int, int]:
     return width, height, depth, color_type
 
 
-def _chunk(kind: bytes, payload: bytes) -> bytes:
-    return struct.pack(">I", len(payload)) + kind + payload + struct.pack(">I", zlib.crc32(kind + payload))
+def png_chunk(kind: bytes, payload: bytes) -> bytes:
+    """Return a chunk with its length and checksum."""
+    return (
+        struct.pack(">I", len(payload))
+        + kind
+        + payload
+        + struct.pack(">I", zlib.crc32(payload, zlib.crc32(kind)))
+    )
 
 
 def _plain_png(data: bytes, header: PngHeader, color_type: int, depth: int) -> bytes:
@@ -178,12 +202,12 @@ def _plain_png(data: bytes, header: PngHeader, color_type: int, depth: int) -> b
     start = header.chunks[0][1]
     ihdr = bytearray(data[start : start + 13])
     ihdr[8:10] = depth, color_type
-    parts: list[bytes | memoryview] = [PNG_SIGNATURE, _chunk(b"IHDR", bytes(ihdr))]
+    parts: list[bytes | memoryview] = [PNG_SIGNATURE, png_chunk(b"IHDR", bytes(ihdr))]
     kinds = (b"PLTE", b"tRNS", b"IDAT") if color_type == PALETTE else (b"IDAT",)
     for kind, at, length in header.chunks:
         if kind in kinds:
             parts.append(memoryview(data)[at - 8 : at + length + 4])
-    return b"".join([*parts, _chunk(b"IEND", b"")])
+    return b"".join([*parts, png_chunk(b"IEND", b"")])
 
 
 def pixel_chunks(data: bytes, header: PngHeader) -> Iterator[memoryview]:
@@ -196,7 +220,7 @@ def pixel_chunks(data: bytes, header: PngHeader) -> Iterator[memoryview]:
             at += payload + 12
 
 
-def is_interlaced(data: bytes, header: PngHeader) -> bool:
+def has_passes(data: bytes, header: PngHeader) -> bool:
     """Return whether the rows of a PNG are spread over several passes."""
     return data[header.chunks[0][1] + 12] != 0
 
@@ -215,10 +239,10 @@ def png_file(
     """
     ihdr = struct.pack(">IIBBBBB", size[1], size[0], depth, color_type, 0, 0, 0)
     chunks = [(b"IHDR", ihdr), *more, (b"IDAT", zlib.compress(rows, 0)), (b"IEND", b"")]
-    return b"".join([PNG_SIGNATURE, *(_chunk(kind, payload) for kind, payload in chunks)])
+    return b"".join([PNG_SIGNATURE, *(png_chunk(kind, payload) for kind, payload in chunks)])
 
 
-def _transparent_color(data: bytes, header: PngHeader) -> tuple[int, ...]:
+def transparent_color(data: bytes, header: PngHeader) -> tuple[int, ...]:
     """Return the transparent color of a tRNS chunk at the decoded depth, or () if there is none."""
     payload = header.payload(data, b"tRNS")
     count = {GRAY: 1, COLOR: 3}.get(header.color_type, 0)
@@ -285,7 +309,7 @@ def open_png(data: bytes) -> OpenedImage:
 
     def load(gray_is_enough: bool, needed_size: Size) -> Raster:
         pixels = _load_samples(data, header)
-        key = _transparent_color(data, header)
+        key = transparent_color(data, header)
         # Pillow does not apply the color, because `_plain_png` leaves the chunk out for gray and color.
         if key:
             pixels = with_transparent_color(pixels, key)

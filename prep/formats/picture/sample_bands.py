@@ -30,7 +30,7 @@ from halofeed.prep.formats.picture.png import (
     PALETTE,
     PNG_SIGNATURE,
     PngHeader,
-    is_interlaced,
+    has_passes,
     pixel_chunks,
     png_file,
     read_png_header,
@@ -53,13 +53,11 @@ _TIFF_BEGINS = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
 
 
 class SampleBands(Protocol):
-    """File whose stored samples are read in bands of rows.
+    """File whose stored samples are read in bands of rows."""
 
-    Args:
-        size: (height, width).
-    """
-
-    size: Size
+    @property
+    def size(self) -> Size:
+        """Size as (height, width)."""
 
     @property
     def held_bytes(self) -> int:
@@ -84,7 +82,7 @@ def open_bands(data: bytes) -> SampleBands | None:
     if data.startswith(PNG_SIGNATURE):
         header = read_png_header(data)
         is_wide = header.depth == 16 and header.color_type in (COLOR, COLOR_ALPHA)
-        return None if is_wide or is_interlaced(data, header) else PngBands(data=data, header=header)
+        return None if is_wide or has_passes(data, header) else PngBands(data=data, header=header)
     if data.startswith(_TIFF_BEGINS):
         directory = read_tiff_directory(data)
         return TiffBands(data=data, directory=directory) if _is_in_blocks(directory) else None
@@ -100,7 +98,7 @@ class PngBands:
 
     @property
     def size(self) -> Size:
-        """(height, width)."""
+        """Size as (height, width)."""
         return self.header.size
 
     @property
@@ -202,7 +200,7 @@ class TiffBands:
 
     @property
     def size(self) -> Size:
-        """(height, width)."""
+        """Size as (height, width)."""
         return self.directory.integer(257, 0), self.directory.integer(256, 0)
 
     @property
@@ -210,12 +208,12 @@ class TiffBands:
         """Rows of a tile (323) or strip (278)."""
         if is_one_plain_strip(self.directory):
             return 1
-        return self.directory.integer(323, 0) or self.directory.integer(278, self.size[0])
+        return int(self.directory.integer(323, 0) or self.directory.integer(278, self.size[0]))
 
     @property
     def held_bytes(self) -> int:
         """Maximum memory of reading: the blocks of a band, its file, and Pillow's copies of it."""
-        samples = self.directory.integer(277, 1) * max(self.directory.integers(258).tolist() or [1]) // 8
+        samples = self.directory.integer(277, 1) * max(map(int, self.directory.integers(258)), default=1) // 8
         return 8 * max(_BAND_BYTES, (self._block_rows + 1) * self.size[1] * max(1, samples))
 
     def bands(self) -> Iterator[Samples]:

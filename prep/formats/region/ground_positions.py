@@ -53,7 +53,7 @@ _METERS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Ground:
-    """What a file states about the place and the size of its pixels; None for what it does not state."""
+    """Place and size of the pixels as a file states them; None for what it does not state."""
 
     georeference: Georeference | None = None
     pixel_size_m: tuple[float, float] | None = None

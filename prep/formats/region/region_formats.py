@@ -10,9 +10,12 @@ from posixpath import splitext
 
 from halofeed.prep.formats.picture.image import decode_error
 from halofeed.prep.formats.picture.picture_formats import sniff
+from halofeed.prep.formats.region.jpeg_rows import open_jpeg_regions
+from halofeed.prep.formats.region.png_rows import open_png_regions
 from halofeed.prep.formats.region.region_reader import RegionReader
+from halofeed.prep.formats.region.slide_regions import open_slide_regions
 from halofeed.prep.formats.region.tiff_regions import open_tiff_regions
-from halofeed.prep.formats.region.whole_decode import open_decoded
+from halofeed.prep.formats.region.whole_picture import open_whole_picture
 from halofeed.prep.sources.files import SourceFiles
 
 _HEAD_BYTES = 4096
@@ -28,12 +31,13 @@ _SLIDES = {
 
 # Name of the format by its first bytes: function of the files, the path and the number of threads.
 FORMATS: Mapping[str, Callable[[SourceFiles, str, int], RegionReader]] = {
-    "jpeg": open_decoded,
-    "png": open_decoded,
+    "jpeg": open_jpeg_regions,
+    "png": open_png_regions,
     "tiff": open_tiff_regions,
-    "webp": open_decoded,
-    "gif": open_decoded,
-    "bmp": open_decoded,
+    "webp": open_whole_picture,
+    "gif": open_whole_picture,
+    "bmp": open_whole_picture,
+    "dicom": open_slide_regions,
 }
 
 
@@ -50,4 +54,6 @@ def open_regions(files: SourceFiles, path: str, threads: int = 1) -> RegionReade
             f"{_SLIDES[extension]} {extension}; `vips copy a{extension} "
             "'a.tif[tile,pyramid,bigtiff,compression=jpeg]'` writes a TIFF, by a libvips with OpenSlide",
         )
-    return FORMATS[sniff(files.head(path, _HEAD_BYTES))](files, path, threads)
+    head = files.head(path, _HEAD_BYTES)
+    name = "dicom" if head[128:132] == b"DICM" else sniff(head)  # DICOM PS3.10, 7.1
+    return FORMATS[name](files, path, threads)

@@ -54,12 +54,19 @@ class RowReader:
         level: number of the level.
         columns: first column, and the one after the last.
         bands: numbers of the bands to keep, from 0; None for all.
+        finds_missing: whether to read which pixels are missing.
     """
 
     def __init__(
-        self, reader: RegionReader, level: int, columns: tuple[int, int], bands: Sequence[int] | None = None
+        self,
+        reader: RegionReader,
+        level: int,
+        columns: tuple[int, int],
+        bands: Sequence[int] | None = None,
+        *,
+        finds_missing: bool = True,
     ) -> None:
-        self._reader, self._level = reader, level
+        self._reader, self._level, self._finds_missing = reader, level, finds_missing
         self._left, self._right = columns
         self._bands = None if bands is None else list(bands)
         self._step = reader.facts.row_steps[level]
@@ -79,9 +86,12 @@ class RowReader:
         end = min(height, -(-bottom // self._step) * self._step)
         band = self._joined(held, top, end)
         if next_top < end:
-            pixels = band.pixels[next_top - top :].copy()
-            valid = None if band.valid is None else band.valid[next_top - top :].copy()
-            self._held = Band(top=next_top, left=self._left, pixels=pixels, valid=valid)
+            self._held = Band(
+                top=next_top,
+                left=self._left,
+                pixels=_kept(band.pixels, next_top - top),
+                valid=None if band.valid is None else _kept(band.valid, next_top - top),
+            )
         return band
 
     def _joined(self, held: Band | None, top: int, end: int) -> Band:
@@ -113,12 +123,23 @@ class RowReader:
     def _read(self, first: int, end: int) -> tuple[Pixels, Valid]:
         window = (self._level, first, self._left, end - first, self._right - self._left)
         pixels = self._reader.read(*window)
-        valid = self._reader.read_valid(*window)
+        valid = self._reader.read_valid(*window) if self._finds_missing else None
         return (pixels if self._bands is None else pixels[..., self._bands]), valid
 
 
 def _rest(valid: Valid, first: int) -> Valid:
     return None if valid is None else valid[first:]
+
+
+def _kept(lines: NDArray[Any], first: int) -> NDArray[Any]:
+    """Return the rows from `first` on, as a copy if that frees more memory than it takes.
+
+    A block may have more rows than many bands, up to those of the complete picture, and each band would copy what is
+    left of it.
+    """
+    left = lines[first:]
+    owner = lines if lines.base is None else lines.base
+    return left.copy() if 2 * left.nbytes < owner.nbytes else left
 
 
 def column_ranges(

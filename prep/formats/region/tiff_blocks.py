@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _GAP_BYTES = 64 << 10
 """Bytes between two blocks that are read with them, because a further request takes longer."""
-_GROUP_BYTES = 4 << 20
+GROUP_BYTES = 4 << 20
 """Bytes of neighboring blocks that are read at once, unless one block is larger."""
 APERIO_YCBCR = 33003
 """JPEG 2000 of Aperio, whose decoder returns luma and chroma as they are stored."""
@@ -62,6 +62,18 @@ class _Block:
     top: int
     left: int
     sample: int
+
+
+class HasBytes(Protocol):
+    """Anything at a place in a file."""
+
+    @property
+    def start(self) -> int: ...
+    @property
+    def stop(self) -> int: ...
+
+
+Placed = TypeVar("Placed", bound=HasBytes)
 
 
 class PageBlocks:
@@ -144,8 +156,8 @@ class PageBlocks:
         """Return the maximum memory of `read` beside the returned array."""
         decoded = self.block_bytes
         if self._row_bytes:
-            return 2 * threads * max(decoded, _GROUP_BYTES)
-        encoded = max(_GROUP_BYTES, max(self._counts, default=0)) + _GAP_BYTES
+            return 2 * threads * max(decoded, GROUP_BYTES)
+        encoded = max(GROUP_BYTES, max(self._counts, default=0)) + _GAP_BYTES
         # The decoder's output, and its copy where the bytes are reordered or the predictor is undone.
         return threads * (encoded + 3 * decoded)
 
@@ -171,7 +183,7 @@ class PageBlocks:
         present = [block for block in self._blocks(window) if block.stop > block.start]
         if len(present) < sum(1 for _ in self._blocks(window)):
             samples[:] = fill
-        groups = list(_neighbors(present))
+        groups = list(neighbors(present))
         for _ in threads.map(lambda group: self._copy_blocks(group, window, samples), groups):
             pass
         return samples
@@ -280,7 +292,7 @@ class PageBlocks:
 
     def _plain_pieces(self, window: Window) -> Iterator[tuple[_Block, int]]:
         """Yield ranges of rows in strips without compression, and the number of rows of each."""
-        most = max(1, _GROUP_BYTES // self._row_bytes)
+        most = max(1, GROUP_BYTES // self._row_bytes)
         for block in self._blocks(Window(top=window.top, left=0, height=window.height, width=1)):
             top = max(block.top, window.top)
             bottom = min(block.top + self._block[0], window.bottom)
@@ -322,13 +334,13 @@ class PageBlocks:
         return np.frombuffer(data, self.dtype.newbyteorder(page.parent.byteorder))
 
 
-def _neighbors(blocks: list[_Block]) -> Iterator[list[_Block]]:
+def neighbors(blocks: Sequence[Placed]) -> Iterator[list[Placed]]:
     """Yield blocks in groups that are read at once."""
-    group: list[_Block] = []
+    group: list[Placed] = []
     for block in sorted(blocks, key=lambda one: one.start):
         if group:
             gap, size = block.start - max(one.stop for one in group[-1:]), block.stop - group[0].start
-            if gap > _GAP_BYTES or size > _GROUP_BYTES:
+            if gap > _GAP_BYTES or size > GROUP_BYTES:
                 yield group
                 group = []
         group.append(block)

@@ -125,7 +125,7 @@ class TiffRegions:
 
     @property
     def _marks_values(self) -> bool:
-        """Whether a value of a pixel can say that it is missing."""
+        """True if a value of a pixel can say that it is missing."""
         return (
             self._nodata is not None
             or self._form.alpha is not None

@@ -61,7 +61,7 @@ class SampleForm:
 
     @property
     def keeps_values(self) -> bool:
-        """Whether the pixels are the stored samples, in their order."""
+        """True if the pixels are the stored samples, in their order."""
         return self.convert is None
 
 

@@ -20,6 +20,7 @@ from tests.support.dicom_mask_writer import saved, structure_set
 from tests.support.level_rows import others
 from tests.support.memory_cases import PICTURES, RECIPES, measured_picture
 from tests.support.memory_probe import Measured, measure
+from tests.support.tile_memory_cases import FILES, TILE_RECIPES, measured_tiles
 
 SIDE = 4000
 MOST = 2.5
@@ -48,6 +49,22 @@ def test_a_picture_takes_what_its_header_lets_expect(name, tmp_path):
 @pytest.mark.parametrize("recipe", [recipe for recipe in RECIPES if recipe != "small"])
 def test_so_it_does_whatever_is_made_of_it(name, recipe, tmp_path):
     check(name, recipe, tmp_path)
+
+
+TILED = [(name, recipe) for name in FILES for recipe in TILE_RECIPES]
+QUICK_TILED = (("TIFF tiles", "tiles"), ("PNG", "narrow"), ("TIFF nodata", "shrunk"))
+MOST_TILED = 5
+"""The same of tiles: bands share blocks of 1024 rows, and pictures that are decoded at once, more than is counted."""
+
+
+@pytest.mark.parametrize(("name", "recipe"), others(TILED, QUICK_TILED, pytest.mark.exhaustive))
+def test_tiles_of_a_picture_take_what_its_header_lets_expect(name, recipe, tmp_path):
+    measured = measured_tiles(name, TILE_RECIPES[recipe], tmp_path, threads=2)
+    planned, taken = measured.result, measured.peak_bytes
+    assert isinstance(planned, int), planned
+    shares = f"planned {planned / 1e6:.0f} MB, taken {taken / 1e6:.0f} MB"
+    # Of a small take the records that are held, and the fixed margin, are the most.
+    assert taken <= planned <= max(MOST_TILED * taken, taken + 100e6), shares
 
 
 @pytest.mark.long

@@ -1,0 +1,265 @@
+"""Whole pictures from the predictions of their tiles: boxes are merged, classes are averaged.
+
+Tiles may come in any order. What is kept of a picture until its last tile has come is its boxes or its sum of
+probabilities.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from halofeed.loader.batch import join_id
+from halofeed.trainer.detection.box_pairs import Boxes
+from halofeed.trainer.detection.merge_tiles import MergeRule, TileDetections, merge_tiles
+from halofeed.trainer.metrics import AREA_DECIMALS, WholeCocoMetrics
+from halofeed.trainer.record_metadata import RecordMetadata, SplitMetadata
+from halofeed.trainer.source_grid import BOX_DECIMALS, SCORE_DECIMALS, boxes_in_source
+from halofeed.trainer.task import Host, Metrics, valid_host
+from halofeed.trainer.tasks.classification import Classification, ClassificationMetrics
+from halofeed.trainer.tasks.detection import Detection
+from halofeed.trainer.tasks.segmentation import Segmentation
+from halofeed.trainer.whole_masks import WholeSegmentationMetrics
+
+
+@dataclass(frozen=True, kw_only=True)
+class TiledSource:
+    """A source picture whose tiles are records.
+
+    Args:
+        id: id of its first tile, which stands for the picture.
+        key: name of the picture in the source data.
+        source: path of its file.
+        size: (height, width) of the file's own pixels.
+        tiles: number of tiles in the split; empty ones may have been dropped.
+    """
+
+    id: int
+    key: str
+    source: str
+    size: tuple[int, int]
+    tiles: int
+
+
+def whole_pictures(metadata: SplitMetadata) -> dict[str, TiledSource]:
+    """Return the source pictures of a split of tiles by their keys, in stored order."""
+    first: dict[str, RecordMetadata] = {}
+    counts: dict[str, int] = {}
+    for record in metadata:
+        first.setdefault(record.key, record)
+        counts[record.key] = counts.get(record.key, 0) + 1
+    return {
+        key: TiledSource(
+            id=record.id, key=key, source=record.source, size=record.source_size, tiles=counts[key]
+        )
+        for key, record in first.items()
+    }
+
+
+def has_picture_tiles(metadata: SplitMetadata) -> bool:
+    """Return True if records are tiles of pictures."""
+    fields = {field.name for field in metadata.manifest.fields}
+    return metadata.manifest.kind.name == "picture" and "tile" in fields
+
+
+@dataclass(eq=False)
+class _OpenPicture:
+    """Detections of a picture until its last tile has come."""
+
+    missing: int
+    frames: list[Boxes] = field(default_factory=list)
+    parts: list[TileDetections] = field(default_factory=list)
+    objects: dict[int, list[float]] = field(default_factory=dict)
+
+
+class BoxCollector:
+    """Detections of pictures from those of their tiles.
+
+    Memory: 56 bytes per detection of pictures with missing tiles.
+
+    Args:
+        metadata: metadata of a split of tiles.
+        rule: rule by which boxes of different tiles are merged.
+        min_score: smallest score of a detection that is kept.
+        pictures: pictures of the split by key.
+    """
+
+    def __init__(
+        self,
+        metadata: SplitMetadata,
+        rule: MergeRule,
+        pictures: Mapping[str, TiledSource],
+        min_score: float = 0.0,
+    ) -> None:
+        self.pictures, self._rule, self._min_score = pictures, rule, min_score
+        self._size = metadata.manifest.field("image").shape[:2]
+        self._open: dict[str, _OpenPicture] = {}
+
+    def add(
+        self,
+        record: RecordMetadata,
+        row: Mapping[str, NDArray[Any]],
+        objects: Mapping[int, Sequence[float]] | None = None,
+    ) -> tuple[TiledSource, TileDetections, Mapping[int, Sequence[float]]] | None:
+        """Add the detections of a tile.
+
+        Args:
+            record: metadata of the tile.
+            row: predictions of the tile, as `predict_batches` takes them.
+            objects: objects of the tile by their number in the picture.
+
+        Returns:
+            After the last tile the picture, its merged detections in pixels of the file, and its objects; else None.
+        """
+        picture = self.pictures[record.key]
+        if record.key not in self._open:
+            self._open[record.key] = _OpenPicture(missing=picture.tiles)
+        state = self._open[record.key]
+        shown = np.array([[0, 0, *record.picture_size]]) / np.tile(self._size, 2)
+        transform = record.numbers["transform"]
+        state.frames.append(boxes_in_source(shown, transform, self._size, record.source_size)[0])
+        state.parts.append(self._detections(record, row, len(state.frames) - 1))
+        state.objects.update({number: list(values) for number, values in (objects or {}).items()})
+        state.missing -= 1
+        if state.missing:
+            return None
+        del self._open[record.key]
+        found = TileDetections(
+            **{
+                name: np.concatenate([getattr(part, name) for part in state.parts])
+                for name in ("boxes", "scores", "classes", "tiles")
+            }
+        )
+        height, width = picture.size
+        merged = merge_tiles(found, np.array(state.frames), (height, width), self._rule)
+        return picture, merged, state.objects
+
+    def _detections(
+        self, record: RecordMetadata, row: Mapping[str, NDArray[Any]], tile: int
+    ) -> TileDetections:
+        count = int(row["num_detections"])
+        boxes = boxes_in_source(
+            row["boxes"][:count], record.numbers["transform"], self._size, record.source_size
+        )
+        found = TileDetections(
+            boxes=boxes,
+            scores=np.asarray(row["scores"][:count], np.float64).round(SCORE_DECIMALS),
+            classes=row["classes"][:count].astype(np.int64),
+            tiles=np.full(count, tile),
+        )
+        # Boxes in the padding have no area on the source.
+        kept = np.all(boxes[:, :2] < boxes[:, 2:], axis=1) & (found.scores >= self._min_score)
+        return found.take(kept)
+
+
+class WholeDetectionMetrics:
+    """COCO metrics of whole pictures, whose tiles are merged as `predict` does.
+
+    The ground truth is the complete objects of the source, each once. The score of a row is that of its tile.
+
+    Args:
+        task: task of the predictions.
+        metadata: metadata of a split of tiles.
+        rule: rule by which boxes are merged.
+    """
+
+    def __init__(self, task: Detection, metadata: SplitMetadata, rule: MergeRule) -> None:
+        self._metadata, self._metrics = metadata, WholeCocoMetrics(task.labels)
+        self._collector = BoxCollector(metadata, rule, whole_pictures(metadata))
+        self._tile_metrics_of = task.metrics
+        self._tiles = 0
+
+    def update(self, predictions: Host, truth: Host) -> NDArray[np.float64]:
+        """Add the valid rows of a batch and return the score of each tile."""
+        scores = self._tile_metrics_of().update(predictions, truth)
+        for row in np.flatnonzero(valid_host(truth)).tolist():
+            self._tiles += 1
+            record_id = int(join_id(truth["id"][row]))
+            record = self._metadata.of_id(record_id)
+            of_row = {key: value[row] for key, value in predictions.items()}
+            done = self._collector.add(record, of_row, _objects(self._metadata, record_id))
+            if done is None:
+                continue
+            picture, found, objects = done
+            detections = np.column_stack([found.classes, found.boxes, found.scores])
+            boxes = np.array([objects[number] for number in sorted(objects)], np.float64).reshape(-1, 7)
+            self._metrics.add_picture(picture.id, detections, boxes)
+        return scores
+
+    def result(self) -> dict[str, Any]:
+        """Return the numbers of `WholeCocoMetrics`; `examples` counts pictures, `tiles` their tiles."""
+        return {**self._metrics.result(), "tiles": self._tiles}
+
+
+def _objects(metadata: SplitMetadata, record_id: int) -> dict[int, Sequence[float]]:
+    """Return the objects of a tile by number: class, ymin, xmin, ymax, xmax, area, crowd of the complete object."""
+    values = metadata.objects(record_id)
+    boxes = values["source_boxes"].astype(np.float64).round(BOX_DECIMALS)
+    area = values["source_area"].astype(np.float64).round(AREA_DECIMALS)
+    rows = np.column_stack([values["classes"], boxes, area, values["source_is_crowd"]]).tolist()
+    return dict(zip(values["index"].tolist(), rows, strict=True))
+
+
+class ClassCollector:
+    """Mean probabilities of pictures over their tiles."""
+
+    def __init__(self, pictures: Mapping[str, TiledSource]) -> None:
+        self.pictures = pictures
+        self._open: dict[str, tuple[int, NDArray[np.float64]]] = {}
+
+    def add(self, key: str, probabilities: NDArray[Any]) -> tuple[TiledSource, NDArray[np.float64]] | None:
+        """Add the probabilities [class] of a tile; return the picture and its mean after the last tile, else None."""
+        picture = self.pictures[key]
+        count, total = self._open.pop(key, (0, np.zeros(len(probabilities))))
+        count, total = count + 1, total + probabilities.astype(np.float64)
+        if count == picture.tiles:
+            return picture, total / count
+        self._open[key] = count, total
+        return None
+
+
+class WholeClassMetrics:
+    """Metrics of classification of whole pictures by the mean probabilities of their tiles."""
+
+    def __init__(self, task: Classification, metadata: SplitMetadata) -> None:
+        self._metadata, self._metrics = metadata, ClassificationMetrics(task.labels)
+        self._collector = ClassCollector(whole_pictures(metadata))
+        self._tiles = 0
+
+    def update(self, predictions: Host, truth: Host) -> NDArray[np.float64]:
+        """Add the valid rows of a batch and return the probability of each tile's true class."""
+        scores = ClassificationMetrics(self._metrics.labels).update(predictions, truth)
+        for row in np.flatnonzero(valid_host(truth)).tolist():
+            self._tiles += 1
+            record = self._metadata.of_id(int(join_id(truth["id"][row])))
+            done = self._collector.add(record.key, predictions["probabilities"][row])
+            if done is not None:
+                mean = done[1][None]
+                self._metrics.update(
+                    {"probabilities": mean, "label": mean.argmax(1)}, {"label": truth["label"][row : row + 1]}
+                )
+        return scores
+
+    def result(self) -> dict[str, Any]:
+        """Return the numbers of classification; `examples` counts pictures, `tiles` their tiles."""
+        return {**self._metrics.result(), "tiles": self._tiles}
+
+
+def whole_picture_metrics(
+    task: Any, metadata: SplitMetadata, rule: MergeRule | None = None
+) -> Metrics | None:
+    """Return metrics of whole pictures for a split of tiles; None for other data and tasks."""
+    if not has_picture_tiles(metadata):
+        return None
+    if isinstance(task, Detection):
+        return WholeDetectionMetrics(task, metadata, rule or MergeRule())
+    if isinstance(task, Classification):
+        return WholeClassMetrics(task, metadata)
+    # Metrics of masks need probabilities to blend.
+    if isinstance(task, Segmentation) and task.with_probabilities:
+        return WholeSegmentationMetrics(task, metadata)
+    return None
