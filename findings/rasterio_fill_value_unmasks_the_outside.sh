@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# A boundless masked read of rasterio masks the outside, but with fill_value 255 nothing, and with 0 valid dark pixels too.
+# With masked=True, a boundless read of rasterio masks the outside; with fill_value=255 nothing, and with 0 also valid pixels of 0.
 # rasterio 1.4.4. One expects fill_value to set the values below the mask, as in numpy.ma, and the mask to stay.
-# Source: the mask of a dataset without nodata is made of the filled values that equal 0 (github.com/rasterio/rasterio/issues/3245, 1471).
+# Source: the mask of a dataset without nodata is then made of values that equal 0 (github.com/rasterio/rasterio/issues/3245).
 # Why here: padding of tiles at the rim is trained as ground, and valid pixels of 0 are masked; we clip windows and pad ourselves.
 set -euo pipefail
 folder=$(mktemp -d)

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# SAHI's slices write iscrowd 0 for crowds, fill the holes of masks, and leave out an object that fills every slice.
+# SAHI's slices write iscrowd 0 for crowds, and an object that fills nine slices is in none of them.
 # sahi 0.12.8. One expects that a cut changes the box and the outline only, and that a slice full of an object has it.
-# Source: sliced annotations are built without the flag, outlines by their exterior (sahi/annotation.py, utils/coco.py); min_area_ratio 0.1.
-# Why here: ignored regions are trained as objects and large objects as background; our tiles keep flags, pixels and a visible share.
+# Source: sliced annotations are built without the flag (sahi/utils/coco.py); a slice needs 0.1 of the whole object (min_area_ratio).
+# Why here: ignored regions are trained as objects and large objects as background; our tiles keep flags, and list and flag what is hardly visible.
 set -euo pipefail
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
@@ -34,15 +34,8 @@ def cut(one):
         return slice_coco("a.json", ".", "cut", slice_height=512, slice_width=512)[0]
 
 flag = cut(annotation([100, 100, 300, 300], [outline(100, 100, 300)], 90000, crowd=1))["annotations"][0]["iscrowd"]
-counts = np.zeros((2000, 2000), np.uint8)
-counts[100:400, 100:400] = 1
-counts[200:300, 200:300] = 0
-edges = [0, *(np.flatnonzero(np.diff(counts.T.ravel())) + 1), counts.size]
-ring = {"size": [2000, 2000], "counts": np.diff(edges).tolist()}
-area = cut(annotation([100, 100, 300, 300], ring, int(counts.sum())))["annotations"][0]["area"]
 large = cut(annotation([100, 100, 1800, 1800], [outline(100, 100, 1800)], 1800**2))
-print("sahi", version("sahi"), "iscrowd of a crowd:", flag, "area of a ring of", counts.sum(), "pixels:", area)
+print("sahi", version("sahi"), "iscrowd of a crowd:", flag)
 print("object of 1800 x 1800 pixels:", len(large["annotations"]), "annotations in", len(large["images"]), "slices")
-assert (flag, int(counts.sum()), area) == (0, 80000, 90000)
-assert (len(large["annotations"]), len(large["images"])) == (0, 25)
+assert (flag, len(large["annotations"]), len(large["images"])) == (0, 0, 25)
 END
