@@ -51,8 +51,9 @@ from halofeed.schemas.tfexample import Value
 from halofeed.system.errors import SourceError
 from halofeed.system.memory import ReserveMemory
 
-BAND_BYTES = 64 << 20
-"""Most bytes of a band that has several columns of tiles; a wider picture is read in several parts."""
+BAND_BYTES, STRIPED_BAND_BYTES = 64 << 20, 192 << 20
+"""Most bytes of a band that has several columns of tiles, and of one of strips, which are as wide as the picture. A wider
+picture is read in several parts."""
 _JOBS_AHEAD = 4
 """Tiles that exist at the same time beside one for each thread: those that `OrderedThreads.map` makes ahead, the one
 that is handed over, and the last one, which waits for what is known at the end."""
@@ -127,10 +128,19 @@ class _Source:
 
     def column_groups(self) -> list[tuple[int, int]]:
         """Return the columns of tiles that are read together, as (first, the one after the last)."""
-        # The rows of a file that is read in order pass by only once.
-        limit = math.inf if self.facts.in_order else BAND_BYTES
         spans = [(column.first, column.end) for column in self.windows.columns]
-        return column_ranges(spans, self.pixel_bytes, self.band_rows, limit)
+        return column_ranges(spans, self.pixel_bytes, self.band_rows, self._band_limit)
+
+    @property
+    def _band_limit(self) -> float:
+        """Most bytes of a band that has several columns of tiles."""
+        # The rows of a file that is read in order pass by only once.
+        if self.facts.in_order:
+            return math.inf
+        steps = self.facts.column_steps
+        # Each group would decode the strips again: LZW strips of 20,000 columns took twice as long.
+        is_striped = bool(steps) and steps[self.level] >= self.level_size[1]
+        return STRIPED_BAND_BYTES if is_striped else BAND_BYTES
 
     def group_columns(self, first: int, last: int) -> tuple[int, int]:
         """Return the columns of the file, as (first, the one after the last), of a group of columns of tiles."""

@@ -55,6 +55,7 @@ class RegionFacts:
         color: meaning of the bands: "gray", "gray-alpha", "rgb", "rgba", or "bands" for anything else.
         row_steps: rows that are decoded together in each level: the height of a tile or strip; 1 for decoders that
             read row by row.
+        column_steps: columns that are decoded together in each level; () if any can be read alone.
         orientation: EXIF orientation, 1 to 8. The reader does not apply it.
         in_order: whether the rows of level 0 can be read only once, from top to bottom, as in JPEG and PNG.
         georeference: position on a map; None if the file has none.
@@ -71,6 +72,7 @@ class RegionFacts:
     dtype: str
     color: str
     row_steps: tuple[int, ...]
+    column_steps: tuple[int, ...] = ()
     orientation: int = 1
     in_order: bool = False
     georeference: Georeference | None = None

@@ -145,6 +145,11 @@ class PageBlocks:
         return 1 if self._row_bytes else self._block[0]
 
     @property
+    def column_step(self) -> int:
+        """Columns that are decoded together."""
+        return self._block[1]
+
+    @property
     def block_bytes(self) -> int:
         """Bytes that are decoded together."""
         if self._row_bytes:

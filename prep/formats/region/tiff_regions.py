@@ -80,6 +80,7 @@ class TiffRegions:
             dtype=form.dtype.name,
             color=form.color,
             row_steps=tuple(max(page.row_step for page in level.pages) for level in self._levels),
+            column_steps=tuple(max(page.column_step for page in level.pages) for level in self._levels),
             orientation=valid_orientation(int(page.tags.valueof(ORIENTATION, 1))),
             georeference=ground.georeference,
             nodata=_shown_nodata(self._nodata, form),
