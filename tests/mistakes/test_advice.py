@@ -216,7 +216,6 @@ EXCEPTIONS: dict[str, str] = {
     ),
     **dict.fromkeys(
         (
-            "prep/options/volumes.py: without --depth; add that for volumes, or leave {option} out: pictures",
             "inspection/export_shards.py: {}: the first {} have no boxes, so that Hugging Face's datasets, which",
         ),
         FACT,
