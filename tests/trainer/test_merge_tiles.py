@@ -141,3 +141,12 @@ def test_merging_takes_the_union_and_the_highest_score_also_through_others():
 def test_unknown_rules_are_named(wrong, message):
     with pytest.raises(UsageError, match=message):
         MergeRule(**wrong)
+
+
+def test_an_uncertain_box_does_not_take_the_place_of_the_object_at_a_border():
+    """The third tile (row) begins at 96: its piece looks cut, and the uncertain box of the tile above fits it better."""
+    whole, piece, uncertain = [96.0, 70, 106, 80], [96.5, 70, 106, 80], [94.2, 70, 106, 80]
+    found = detections([piece, whole, uncertain], scores=[0.95, 0.9, 0.05], tiles=[7, 4, 4])
+    merged = merge_tiles(found, TILES, SIZE, MergeRule())
+    assert merged.boxes.tolist() == [whole, uncertain]
+    assert merged.scores.tolist() == [0.95, 0.05]
