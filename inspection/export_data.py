@@ -153,7 +153,7 @@ def _check_bands(target: str, grid: str, files: DatasetFiles, manifest: Manifest
     channels = manifest.field("image").shape[-1]
     if grid == "stored" and EXPORTERS[target].KIND == "picture" and channels not in (1, 3, 4):
         raise UsageError(
-            f"{files}: its pictures have {channels} channels, which the PNG files of --to {target} do not hold; read "
+            f"{files}: its pictures have {channels} channels, which the PNG files of {target} do not hold; read "
             "them with halofeed.loader, or convert three bands with --bands 1,2,3"
         )
 

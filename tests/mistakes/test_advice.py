@@ -216,7 +216,6 @@ EXCEPTIONS: dict[str, str] = {
     ),
     **dict.fromkeys(
         (
-            "prep/options/volumes.py: without --depth; add that for volumes, or leave {option} out: pictures",
             "inspection/export_shards.py: {}: the first {} have no boxes, so that Hugging Face's datasets, which",
         ),
         FACT,
@@ -298,6 +297,16 @@ EXCEPTIONS: dict[str, str] = {
     ),
     "prep/convert/loss_findings.py: {count} of {of} objects are ignored in every tile: none shows as much": (
         "numbers stand where it has names; the case of objects larger than any tile types it"
+    ),
+    **dict.fromkeys(
+        (
+            "prep/convert/loss_findings.py: add --fit tiles, which cuts the pictures into such records and keeps",
+            "prep/convert/loss_findings.py: cut the pictures with --fit tiles --height 640 --width 640 in place of",
+        ),
+        "tests/pipelines/test_losses.py types it",
+    ),
+    "inspection/export_grid.py: it is a tile of a larger picture, and --grid source exports complete": (
+        "it tells to convert without --fit tiles, which is to take an option away from another command"
     ),
     "pipelines/inputs.py: has less left; take fewer --workers": (
         "it depends on this machine's memory; tests/pipelines/test_memory_limits.py limits that"

@@ -315,6 +315,11 @@ ADVICE: dict[str, Advice] = {
         boxes(*TILES, size=(32, 48), box=(1, 1, 22, 14)),
         (r"down with (--scale)", "0.25"),
     ),
+    "an export of five bands": usage(
+        export(five(*TILES, "--channels 5"), "folders"),
+        (r"with (--bands 1,2,3)", "--overwrite"),
+        into=five(*TILES),
+    ),
     "splits that DOTA's folders do not name": noted(
         export(corners("--split-shares a=0.5,b=0.5"), "dota"),
         (r"split; (--split-shares) divides", "train=0.5,validation=0.5"),
