@@ -15,6 +15,7 @@ from halofeed.prep.convert import tile_records
 from halofeed.prep.convert.tile_records import TileConverter
 from halofeed.prep.formats.picture import ReadOptions, read_image
 from halofeed.prep.formats.picture.image import apply_orientation
+from halofeed.prep.formats.region.tiff_blocks import PageBlocks
 from halofeed.prep.geometry.picture_tiles import plan_picture_tiles, scale_size
 from halofeed.prep.geometry.resize import ResizePlan
 from halofeed.prep.options.recipe import Recipe
@@ -146,6 +147,19 @@ def test_groups_of_columns_change_no_record_and_no_order(tmp_path, monkeypatch, 
     monkeypatch.setattr(tile_records, "BAND_BYTES", 1)
     apart = tiles_of(tmp_path / "a.tif", threads=3, scale=scale)
     assert [as_text(record) for record in apart] == [as_text(record) for record in together]
+
+
+def test_compressed_strips_are_decoded_once_however_wide_they_are(tmp_path, monkeypatch):
+    write(tmp_path / "a.tif", draw(3), compression="lzw", rowsperstrip=7)
+    monkeypatch.setattr(tile_records, "BAND_BYTES", 1)
+    decode, decoded = PageBlocks._decode, []
+    monkeypatch.setattr(
+        PageBlocks,
+        "_decode",
+        lambda self, data, block: (decoded.append(block.number), decode(self, data, block))[1],
+    )
+    tiles_of(tmp_path / "a.tif")
+    assert sorted(decoded) == list(range(-(-HEIGHT // 7)))
 
 
 @pytest.mark.parametrize(
