@@ -52,8 +52,9 @@ from halofeed.system.errors import SourceError
 from halofeed.system.memory import ReserveMemory
 
 BAND_BYTES, STRIPED_BAND_BYTES = 64 << 20, 192 << 20
-"""Most bytes of a band that has several columns of tiles, and of one of strips, which are as wide as the picture. A wider
-picture is read in several parts."""
+"""Most bytes of a band that has several columns of tiles, and of one of strips, which are as wide as the picture.
+
+A wider picture is read in several parts."""
 _JOBS_AHEAD = 4
 """Tiles that exist at the same time beside one for each thread: those that `OrderedThreads.map` makes ahead, the one
 that is handed over, and the last one, which waits for what is known at the end."""

@@ -144,7 +144,7 @@ def test_unknown_rules_are_named(wrong, message):
 
 
 def test_an_uncertain_box_does_not_take_the_place_of_the_object_at_a_border():
-    """The last row of tiles begins at 96: its piece looks cut, and an uncertain box of the tile above fits it better."""
+    """The last row of tiles begins at 96: its piece looks cut, and an uncertain box of the other tile fits it best."""
     whole, piece, uncertain = [96.0, 70, 106, 80], [96.5, 70, 106, 80], [94.2, 70, 106, 80]
     found = detections([piece, whole, uncertain], scores=[0.95, 0.9, 0.05], tiles=[7, 4, 4])
     merged = merge_tiles(found, TILES, SIZE, MergeRule())
