@@ -14,7 +14,6 @@ from pydicom.dataset import Dataset
 from pydicom.encaps import encapsulate, generate_frames
 from pydicom.sequence import Sequence
 from pydicom.uid import JPEG2000, ExplicitVRLittleEndian, JPEG2000Lossless, JPEGLSLossless
-from wsidicom import WsiDicom
 
 from halofeed.prep.formats.region.region_formats import open_regions
 from halofeed.prep.formats.region.slide_headers import SlideIndex
@@ -274,8 +273,9 @@ def test_red_green_and_blue_in_jpeg_need_no_marker(tmp_path):
 
 
 def test_windows_equal_wsidicom(tmp_path):
+    wsidicom = pytest.importorskip("wsidicom")
     path = draw_slide(tmp_path / "slide")
-    with WsiDicom.open(path.parent) as slide:
+    with wsidicom.WsiDicom.open(path.parent) as slide:
         expected = np.array(slide.read_region((0, 0), 0, (200, 150)))
     check_windows(path, expected)
 
