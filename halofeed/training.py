@@ -311,6 +311,10 @@ def run_evaluate(parsed: argparse.Namespace, _: list[str]) -> int:
     print(f"step {trained.step} on {split} of {data}")
     if "tiles" in metrics:
         print(f"whole pictures: {metrics['examples']:,}, tiles: {metrics['tiles']:,}")
+    if dropped := metrics.get("tiles_dropped"):
+        print(
+            f"{dropped:,} empty tiles were left out of the data set; false detections in them are not counted"
+        )
     print(*summary_lines(metrics), sep="\n")
     return 0
 

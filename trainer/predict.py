@@ -214,6 +214,7 @@ def predict_batches(
             "records": len(predicted_ids),
             "kind": metadata.manifest.kind.name,
             "sources": finished,
+            **({"tiles_dropped": metadata.dropped_tiles} if has_picture_tiles(metadata) else {}),
             **writer.finish(),
         }
         write_json(temporary / PREDICTIONS, document)

@@ -101,6 +101,7 @@ class SplitMetadata:
     def __init__(self, path: str | Path, split: str) -> None:
         store = open_store(path)
         self.manifest: Manifest = store.manifest()
+        self.split = split
         self._shards = Shards(store, self.manifest, split, "always")
         self._numbers = {
             record_id: number for number, record_id in enumerate(self._shards.all_ids().tolist())
@@ -115,6 +116,16 @@ class SplitMetadata:
 
     def __iter__(self) -> Iterator[RecordMetadata]:
         return map(self.of_record, range(len(self)))
+
+    @property
+    def dropped_tiles(self) -> int:
+        """Number of tiles that the conversion left out of pictures of the split, because they were empty.
+
+        Nothing is predicted there, so false detections in them are not counted. A picture of which no tile was kept is
+        not among them; rejected.jsonl lists it.
+        """
+        ledger = self.manifest.split(self.split).statistics.ledger
+        return 0 if ledger is None else ledger.count("empty_tiles_dropped")
 
     @property
     def has_tiles(self) -> bool:

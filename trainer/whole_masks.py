@@ -105,4 +105,5 @@ class WholeSegmentationMetrics:
         `pictures_without_distances` counts pictures of more than `DISTANCE_PIXELS`, if there are any.
         """
         left_out = {"pictures_without_distances": self._unmeasured} if self._unmeasured else {}
-        return {**self._metrics.result(), "tiles": self._tile_count, **left_out}
+        counts = {"tiles": self._tile_count, "tiles_dropped": self._metadata.dropped_tiles}
+        return {**self._metrics.result(), **counts, **left_out}

@@ -170,6 +170,7 @@ class WholeDetectionMetrics:
     def __init__(self, task: Detection, metadata: SplitMetadata, rule: MergeRule) -> None:
         self._metadata, self._metrics = metadata, WholeCocoMetrics(task.labels)
         self._collector = BoxCollector(metadata, rule, whole_pictures(metadata))
+        self._dropped = metadata.dropped_tiles
         self._tile_metrics_of = task.metrics
         self._tiles = 0
 
@@ -192,7 +193,7 @@ class WholeDetectionMetrics:
 
     def result(self) -> dict[str, Any]:
         """Return the numbers of `WholeCocoMetrics`; `examples` counts pictures, `tiles` their tiles."""
-        return {**self._metrics.result(), "tiles": self._tiles}
+        return {**self._metrics.result(), "tiles": self._tiles, "tiles_dropped": self._dropped}
 
 
 def _objects(metadata: SplitMetadata, record_id: int) -> dict[int, Sequence[float]]:
@@ -228,6 +229,7 @@ class WholeClassMetrics:
     def __init__(self, task: Classification, metadata: SplitMetadata) -> None:
         self._metadata, self._metrics = metadata, ClassificationMetrics(task.labels)
         self._collector = ClassCollector(whole_pictures(metadata))
+        self._dropped = metadata.dropped_tiles
         self._tiles = 0
 
     def update(self, predictions: Host, truth: Host) -> NDArray[np.float64]:
@@ -246,7 +248,7 @@ class WholeClassMetrics:
 
     def result(self) -> dict[str, Any]:
         """Return the numbers of classification; `examples` counts pictures, `tiles` their tiles."""
-        return {**self._metrics.result(), "tiles": self._tiles}
+        return {**self._metrics.result(), "tiles": self._tiles, "tiles_dropped": self._dropped}
 
 
 def whole_picture_metrics(

@@ -162,3 +162,22 @@ def test_the_class_of_a_picture_is_that_of_the_mean_over_its_tiles(tmp_path):
     result = metrics.result()
     assert result["examples"] == 6 and result["accuracy"] == pytest.approx(right / 6)
     assert result["tiles"] == len(metadata)
+
+
+def test_tiles_that_were_left_out_are_counted(tmp_path):
+    Image.fromarray(np.full((200, 300, 3), 90, np.uint8)).save(tmp_path / "a.png")
+    (tmp_path / "boxes.csv").write_text("filename,class,xmin,ymin,xmax,ymax\na.png,cup,10,10,30,30\n")
+    table = tmp_path / "boxes.csv"
+    kept, dropped = (
+        run_convert(table, tmp_path / empty, layout="csv", max_boxes=20, empty_tiles=empty, **TILES)
+        for empty in ("keep", "drop")
+    )
+    records = [SplitMetadata(done.folder, "train") for done in (kept, dropped)]
+    assert len(records[1]) == 1 and records[1].dropped_tiles == len(records[0]) - 1
+    metrics = whole_picture_metrics(Detection(labels=("cup",)), records[1])
+    for batch in found_by_tile(dropped):
+        metrics.update(*batch)
+    assert metrics.result()["tiles_dropped"] == len(records[0]) - 1
+    facts = facts_of("detection", dropped.manifest.labels, dropped.manifest.field("image").shape)
+    document = predict_batches(found_by_tile(dropped), dropped.folder, "train", tmp_path / "p", facts=facts)
+    assert document["tiles_dropped"] == len(records[0]) - 1
