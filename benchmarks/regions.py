@@ -30,7 +30,7 @@ from halofeed.prep.formats.region.region_formats import open_regions
 from halofeed.prep.sources.files import LocalFiles
 
 BAND = 256
-FORMS = {
+FORMS: dict[str, dict[str, object]] = {
     "JPEG tiles 256": {
         "compress": "jpeg",
         "photometric": "ycbcr",

@@ -185,6 +185,7 @@ def _bare_rows(file: Path, pool: ThreadPoolExecutor) -> Iterator[Any]:
                     pixels, (*_, row, column, _), _ = page.decode(
                         data, number, jpegtables=page.jpegtables, jpegheader=page.jpegheader
                     )
+                    assert pixels is not None
                     target = band[row - top : row - top + step, column : column + pixels.shape[2]]
                     target[...] = pixels[0, : target.shape[0], : target.shape[1]]
 
@@ -195,6 +196,7 @@ def _bare_rows(file: Path, pool: ThreadPoolExecutor) -> Iterator[Any]:
 
         os.environ["OPENCV_IO_MAX_IMAGE_PIXELS"] = str(1 << 40)
         pixels = cv2.imread(str(file), cv2.IMREAD_COLOR_RGB)
+        assert pixels is not None
         yield pixels.shape[:2]
         yield pixels
     else:
@@ -230,7 +232,7 @@ def records_of(out: Path) -> Iterator[dict[str, Any]]:
     from halofeed.schemas.tfrecord import read_records
 
     for path in sorted(out.rglob("*.tfrecord-*")):
-        for _, data in read_records(memoryview(np.memmap(path, mode="r")), path.name):
+        for _, data in read_records(np.memmap(path, mode="r").data, path.name):
             features = decode_example(data)
             features.pop("image/encoded")
             yield features

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from halofeed.prep.geometry.resize import Size
-from halofeed.prep.options.option import SHAPE, Need, option, problems_of
+from halofeed.prep.options.option import Need, option, problems_of
 
 KEEP, DROP = "keep", "drop"
 
@@ -42,8 +42,6 @@ class TileOptions:
         0.3,
         "share of an object's box that a tile must show, 0 to 1. An object that it shows less of stays in the tile, "
         "flagged as ignored (is_crowd), so that it is neither learned nor counted as background",
-        brief="tiles: share of a box below which a cut object is ignored (default: 0.3)",
-        group=SHAPE,
         needs=(PICTURE_TILES, Need("boxes", lambda recipe: recipe.may_hold_boxes())),
         omitted=True,
     )
@@ -51,8 +49,6 @@ class TileOptions:
         KEEP,
         "tiles without an object, or whose label is background only: keep all, drop all, or keep this share of them, "
         "e.g. 0.1, chosen by a stable hash",
-        brief="tiles without objects: keep, drop, or keep a share such as 0.1",
-        group=SHAPE,
         omitted=True,
     )
     bands: tuple[int, ...] = option(

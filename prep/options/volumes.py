@@ -84,7 +84,7 @@ class VolumeOptions:
         "how a scan is brought to the static shape: crop-or-pad around --center, stretch whatever the spacing, or "
         "tiles, as many records as cover it; pictures: tiles of --height x --width cover each picture",
         choices=("crop-or-pad", "stretch", "tiles"),
-        brief="tiles cut large pictures and scans into records; scans: crop-or-pad (default), stretch",
+        brief="tiles: cut large pictures and scans into records",
         group=SHAPE,
         needs=_FITTED,
     )
@@ -100,7 +100,7 @@ class VolumeOptions:
         (),
         "tiles: minimum overlap of neighbors, in voxels, e.g. 8,64,64, or of pictures in pixels of the scaled picture, "
         "e.g. 128,128",
-        brief="tiles: minimum overlap of neighbors, e.g. 128,128, of scans 8,64,64",
+        brief="tiles: overlap of neighbors, e.g. 128,128",
         group=SHAPE,
         needs=_TILES,
     )
