@@ -4,8 +4,6 @@
 larger, and the commands are the same.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path
