@@ -266,7 +266,7 @@ class RecipeOptions(ClipOptions, VolumeOptions, TileOptions):
         0,
         "pictures: 1 gray, 3 color (default), 4 color and alpha; tiles: any number of bands, see --bands; volumes: "
         "channels of each scan (default: 1)",
-        brief="1 gray, 3 color, 4 color and alpha; volumes: of each scan",
+        brief="1 gray, 3 color, 4 with alpha; scans: any number",
         group=SHAPE,
     )
     dtype: str = option(
