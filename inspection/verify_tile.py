@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -17,34 +18,53 @@ _RELATIVE, _PIXELS = 1e-5, 1e-2
 """Differences of transforms that float32 and large pictures cause."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Place:
+    """Place of a tile: its number, its origin in the scaled picture, and sizes as (height, width)."""
+
+    number: int
+    origin: Size
+    whole: Size
+    shown: Size
+    stored: Size
+    source: Size
+
+
 def tile_problems(features: Decoded, manifest: Manifest) -> Iterator[str]:
     """Yield each problem of a tile of a picture; nothing for other records."""
     if manifest.kind.name != "picture" or not any(field.name == "tile_whole" for field in manifest.fields):
         return
     yield from _object_problems(features)
-    origin, whole = (array_of(features, key, "i") for key in (keys.TILE_ORIGIN, keys.TILE_WHOLE))
-    number = integer_of(features, keys.TILE)
-    sides = [integer_of(features, key) for key in (*keys.UNPADDED_SIDES, *keys.SIDES, *keys.SOURCE_SIDES)]
+    place = _place_of(features)
     # The check of the fields reports what is missing or has another length.
-    if (
-        origin is None
-        or whole is None
-        or len(origin) != 2
-        or len(whole) != 2
-        or number is None
-        or None in sides
-    ):
+    if place is None:
         return
-    shown, stored, source = ((sides[at] or 0, sides[at + 1] or 0) for at in (0, 2, 4))
-    place: Size = (int(origin[0]), int(origin[1]))
-    scaled: Size = (int(whole[0]), int(whole[1]))
-    if any(
-        start < 0 or start + side > length for start, side, length in zip(place, shown, scaled, strict=True)
-    ):
-        yield f"{keys.TILE_ORIGIN}: a part of {list(shown)} at {list(place)} leaves the picture of {list(scaled)}"
+    ends = (start + side for start, side in zip(place.origin, place.shown, strict=True))
+    if min(place.origin) < 0 or any(end > side for end, side in zip(ends, place.whole, strict=True)):
+        shown, origin, whole = map(list, (place.shown, place.origin, place.whole))
+        yield f"{keys.TILE_ORIGIN}: a part of {shown} at {origin} leaves the picture of {whole}"
         return
-    yield from _grid_problems(manifest, number, place, scaled)
-    yield from _transform_problems(features, place, scaled, shown, stored, source)
+    yield from _grid_problems(manifest, place.number, place.origin, place.whole)
+    yield from _transform_problems(features, place)
+
+
+def _place_of(features: Decoded) -> _Place | None:
+    """Return the place of a tile; None if a number is missing."""
+    origin, whole = (_size_of(features, key) for key in (keys.TILE_ORIGIN, keys.TILE_WHOLE))
+    number = integer_of(features, keys.TILE)
+    shown, stored, source = (
+        (integer_of(features, height), integer_of(features, width))
+        for height, width in (keys.UNPADDED_SIDES, keys.SIDES, keys.SOURCE_SIDES)
+    )
+    if origin is None or whole is None or number is None or None in (*shown, *stored, *source):
+        return None
+    known = [(height or 0, width or 0) for height, width in (shown, stored, source)]
+    return _Place(number=number, origin=origin, whole=whole, shown=known[0], stored=known[1], source=known[2])
+
+
+def _size_of(features: Decoded, key: str) -> Size | None:
+    values = array_of(features, key, "i")
+    return None if values is None or len(values) != 2 else (int(values[0]), int(values[1]))
 
 
 def _grid_problems(manifest: Manifest, number: int, origin: Size, whole: Size) -> Iterator[str]:
@@ -58,10 +78,15 @@ def _grid_problems(manifest: Manifest, number: int, origin: Size, whole: Size) -
         yield f"{keys.TILE_ORIGIN}: expected {list(expected)} of tile {number}, got {list(origin)}"
 
 
-def _transform_problems(
-    features: Decoded, origin: Size, whole: Size, shown: Size, stored: Size, source: Size
-) -> Iterator[str]:
+def _transform_problems(features: Decoded, place: _Place) -> Iterator[str]:
     """Yield a problem if the transform is that of no EXIF orientation of a tile at this place."""
+    origin, whole, shown, stored, source = (
+        place.origin,
+        place.whole,
+        place.shown,
+        place.stored,
+        place.source,
+    )
     transform = array_of(features, keys.TRANSFORM)
     if transform is None or len(transform) != 6 or min(shown) < 1 or min(source) < 1:
         return

@@ -1,4 +1,4 @@
-"""Does a plan for large pictures say on a terminal and on a page what fits, what it costs and what to type?"""
+"""A plan for large pictures states on a terminal and on a page what fits, what it costs and what to type."""
 
 from pathlib import Path
 from typing import Any

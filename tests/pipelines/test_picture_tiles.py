@@ -1,4 +1,4 @@
-"""Do data sets of tiles keep every object, divide splits by source, and pass verify?"""
+"""Data sets of tiles keep every object, divide splits by source, and pass verify."""
 
 import json
 from pathlib import Path

@@ -6,6 +6,7 @@ objects and 20,000 detections that is 4 billion steps. The results here are the 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -74,12 +75,7 @@ class SparseMatching:
         object_matches = np.zeros((len(thresholds), len(objects)))
         found_ignored = np.zeros((len(thresholds), len(found)), bool)
         for number, threshold in enumerate(thresholds):
-            taken: set[int] = set()
-            for row, rows in enumerate(candidates):
-                match = _best_match(rows, threshold, taken, crowds)
-                if match is None:
-                    continue
-                taken.add(match)
+            for row, match in _matches(candidates, threshold, crowds):
                 found_ignored[number, row] = ignored[match]
                 found_matches[number, row] = ids[match]
                 object_matches[number, places[match]] = found[row]["id"]
@@ -98,6 +94,18 @@ class SparseMatching:
             "gtIgnore": ignored[order].astype(int),
             "dtIgnore": found_ignored,
         }
+
+
+def _matches(
+    candidates: list[list[tuple[bool, int, int, float]]], threshold: float, crowds: list[bool]
+) -> Iterator[tuple[int, int]]:
+    """Yield the row of each matched detection, by decreasing score, and the row of its object."""
+    taken: set[int] = set()
+    for row, rows in enumerate(candidates):
+        match = _best_match(rows, threshold, taken, crowds)
+        if match is not None:
+            taken.add(match)
+            yield row, match
 
 
 def _best_match(

@@ -1,4 +1,4 @@
-"""Are the labels of tiles cuts of the label that the plain conversion makes, also where a label is read in bands?"""
+"""Labels of tiles are cuts of the label that the plain conversion makes, also where a label is read in bands."""
 
 from pathlib import Path
 from typing import Any

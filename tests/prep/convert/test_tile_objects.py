@@ -1,4 +1,4 @@
-"""Do tiles show the objects of their picture as cuts of the whole show them?"""
+"""Tiles show the objects of their picture as cuts of the whole show them."""
 
 import io
 from collections import Counter

@@ -1,4 +1,4 @@
-"""Do the tiles of a picture show every object, and each exactly the part that is inside it?"""
+"""The tiles of a picture show every object, and each tile exactly the part that is inside it."""
 
 import numpy as np
 import numpy.typing as npt
