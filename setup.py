@@ -28,9 +28,9 @@ setup(
     # A library without Python's headers, called through ctypes; where there is no compiler the loader does without.
     ext_modules=[
         Extension(
-            "halofeed.loader.native._kernel",
-            [f"{folders['loader']}/native/kernel.c"],
-            depends=[f"{folders['loader']}/native/kernel.c"],
+            "halofeed.schemas.native._kernel",
+            [f"{folders['schemas']}/native/kernel.c"],
+            depends=[f"{folders['schemas']}/native/kernel.c"],
             extra_compile_args=["-O3"],
             optional=True,
         )

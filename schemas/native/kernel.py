@@ -54,7 +54,7 @@ class _Library:
 
 
 def _load() -> _Library | None:
-    found = importlib.util.find_spec("halofeed.loader.native._kernel")
+    found = importlib.util.find_spec("halofeed.schemas.native._kernel")
     try:
         return _Library(found.origin if found and found.origin else "absent")
     except (AttributeError, OSError):

@@ -1,7 +1,7 @@
 /* Kernel that fills a batch's rows. It copies windows of stored arrays, mirrored along any axis, past the cache. It also
    reads records from their files, and computes checksums while the bytes are in the cache.
 
-   A plain shared library without Python's headers. halofeed.loader.native.kernel calls it with tables of 64-bit integers and
+   A plain shared library without Python's headers. halofeed.schemas.native.kernel calls it with tables of 64-bit integers and
    without the interpreter's lock, so that several threads share one table. */
 
 #include <stdatomic.h>
@@ -25,7 +25,7 @@
 #define HEADER 12
 #define FOOTER 4
 
-/* A row of halofeed.loader.native.kernel.Moves. Axes are depth, height, width. Strides are in bytes; a source stride is
+/* A row of halofeed.schemas.native.kernel.Moves. Axes are depth, height, width. Strides are in bytes; a source stride is
    negative if the axis is reversed. `source` is the first pixel shown. */
 typedef struct {
     int64_t source, target;
