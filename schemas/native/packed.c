@@ -707,8 +707,8 @@ typedef struct {
     const Layout *layout;
     const Sizes *sizes;
     uint8_t *deltas; /* 8 or 16 bits [part, groups * 16] */
-    uint8_t *above;  /* the row above, with whole groups */
-    uint8_t *current;
+    const uint8_t *above, *current; /* the row and the row above, with whole groups */
+    uint8_t *rows[2];               /* memory for them */
 } Packing;
 
 static inline int64_t bits_of_bytes(uint64_t a, uint64_t b) {
@@ -744,38 +744,50 @@ static inline void write_code(uint8_t *codes, int64_t number, int64_t bits) {
         codes[number >> 1] = code;
 }
 
-/* The bytes of a unit's parts, repeated to whole groups. */
-static void load_row(const Packing *packing, const uint8_t *row) {
+/* Makes a row the current one. The last group repeats its last unit, so that it needs no more bits than the others. */
+static void load_row(Packing *packing, const uint8_t *row, int64_t number) {
     const int64_t unit = packing->layout->unit, filled = packing->sizes->groups * UNITS * unit;
-    memcpy(packing->current, row, packing->sizes->row);
-    for (int64_t at = packing->sizes->row; at < filled; at++) packing->current[at] = packing->current[at - unit];
+    packing->current = row;
+    if (filled == packing->sizes->row) return;
+    uint8_t *copy = packing->rows[number & 1];
+    memcpy(copy, row, packing->sizes->row);
+    for (int64_t at = packing->sizes->row; at < filled; at++) copy[at] = copy[at - unit];
+    packing->current = copy;
 }
 
 /* Writes the bases, and the row above the first row that they are. */
-static void pack_bases(const Packing *packing, uint8_t *bases) {
-    const int64_t unit = packing->layout->unit, groups = packing->sizes->groups;
-    const int64_t step = unit == 3 ? 1 : unit == 1 ? 1 : 2, many = unit / step;
-    for (int64_t group = 0; group < groups; group++)
-        for (int64_t part = 0; part < many; part++) {
-            uint32_t least = 65535, most = 0;
-            for (int64_t place = 0; place < UNITS; place++) {
-                uint16_t value = 0;
-                memcpy(&value, packing->current + (group * UNITS + place) * unit + part * step, step);
-                if (value < least) least = value;
-                if (value > most) most = value;
-            }
-            const uint16_t base = (uint16_t)((least + most + 1) >> 1);
-            memcpy(bases + group * unit + part * step, &base, step);
-            for (int64_t place = 0; place < UNITS; place++)
-                memcpy(packing->above + (group * UNITS + place) * unit + part * step, &base, step);
-        }
+#define DEFINE_BASES(NAME, NUMBER)                                                                            \
+    static void NAME(const NUMBER *current, NUMBER *above, NUMBER *bases, int64_t groups, int64_t parts) {    \
+        for (int64_t group = 0; group < groups; group++, current += UNITS * parts, above += UNITS * parts)    \
+            for (int64_t part = 0; part < parts; part++) {                                                    \
+                uint32_t least = current[part], most = least;                                                 \
+                for (int64_t at = part + parts; at < UNITS * parts; at += parts) {                            \
+                    least = current[at] < least ? current[at] : least;                                        \
+                    most = current[at] > most ? current[at] : most;                                           \
+                }                                                                                             \
+                const NUMBER base = (NUMBER)((least + most + 1) >> 1);                                        \
+                memcpy(bases++, &base, sizeof base); /* bases may begin at any address */                     \
+                for (int64_t at = part; at < UNITS * parts; at += parts) above[at] = base;                    \
+            }                                                                                                 \
+    }
+DEFINE_BASES(write_byte_bases, uint8_t)
+DEFINE_BASES(write_word_bases, uint16_t)
+
+static void pack_bases(Packing *packing, uint8_t *bases) {
+    const int64_t groups = packing->sizes->groups, parts = packing->sizes->parts;
+    uint8_t *above = packing->rows[1]; /* row 1 is loaded when this one is not needed any more */
+    packing->above = above;
+    if (packing->layout->unit == 1 || packing->layout->unit == 3)
+        write_byte_bases(packing->current, above, bases, groups, parts);
+    else
+        write_word_bases((const uint16_t *)packing->current, (uint16_t *)above, (uint16_t *)bases, groups, parts);
 }
 
-#define DEFINE_PACK(SET, FEATURES, SQUEEZE)                                                                            \
+#define DEFINE_PACK(SET, FEATURES, SQUEEZE, BITS)                                                                            \
     FEATURES static void find_deltas_##SET(const Packing *packing) {                                                   \
         const int64_t count = packing->sizes->groups * UNITS;                                                          \
-        uint8_t *restrict deltas = packing->deltas, *restrict above = packing->above;                                  \
-        const uint8_t *restrict current = packing->current;                                                            \
+        uint8_t *restrict deltas = packing->deltas;                                                                    \
+        const uint8_t *restrict current = packing->current, *restrict above = packing->above;                          \
         const int64_t unit = packing->layout->unit;                                                                    \
         if (unit == 1) {                                                                                               \
             for (int64_t at = 0; at < count; at++) deltas[at] = (uint8_t)(current[at] - above[at]);                    \
@@ -807,7 +819,7 @@ static void pack_bases(const Packing *packing, uint8_t *bases) {
                 const int64_t place = (part * groups + group) * UNITS;                                                 \
                 if (!are_words) {                                                                                      \
                     const uint64_t a = read_u64(packing->deltas + place), b = read_u64(packing->deltas + place + 8);   \
-                    const int64_t bits = bits_of_bytes(a, b);                                                          \
+                    const int64_t bits = BITS(packing->deltas + place, a, b);                                          \
                     const uint64_t mask = EACH_BYTE * ((1u << bits) - 1), sign = EACH_BYTE * ((1u << bits) >> 1);      \
                     write_code(codes, number, bits);                                                                   \
                     write_u64(data, SQUEEZE((a ^ sign) & mask, bits, mask));                                           \
@@ -845,10 +857,21 @@ static inline uint64_t even_bytes(uint64_t words) {
 }
 
 #define SQUEEZE_PLAIN(bytes, bits, mask) squeeze(bytes, bits)
-DEFINE_PACK(plain, , SQUEEZE_PLAIN)
+#define BITS_PLAIN(at, a, b) bits_of_bytes(a, b)
+DEFINE_PACK(plain, , SQUEEZE_PLAIN, BITS_PLAIN)
 #if HAS_SSE
+FOR("avx2,bmi2") static inline int64_t bits_bmi2(const uint8_t *at) {
+    const __m128i found = _mm_loadu_si128((const __m128i *)at);
+    /* Negative numbers are inverted, so that the highest bit set is below the sign. */
+    const __m128i size = _mm_xor_si128(found, _mm_cmpgt_epi8(_mm_setzero_si128(), found));
+    uint64_t all = (uint64_t)_mm_cvtsi128_si64(_mm_or_si128(size, _mm_srli_si128(size, 8)));
+    all |= all >> 32, all |= all >> 16, all |= all >> 8;
+    /* 1 for the sign, unless all numbers are 0; the lowest bit makes the count 32 for a largest size of 0. */
+    return 32 - __builtin_clz((uint32_t)(all & 255) << 1 | 1) - _mm_testz_si128(found, found);
+}
 #define SQUEEZE_BMI2(bytes, bits, mask) _pext_u64(bytes, mask)
-DEFINE_PACK(bmi2, FOR("avx2,bmi2"), SQUEEZE_BMI2)
+#define BITS_BMI2(at, a, b) bits_bmi2(at)
+DEFINE_PACK(bmi2, FOR("avx2,bmi2"), SQUEEZE_BMI2, BITS_BMI2)
 #endif
 
 /* Packs the rows of a band in groups, and returns the end of its bytes. */
@@ -861,12 +884,11 @@ static uint8_t *pack_groups(const Packing *packing, const uint8_t *source, int64
 #endif
     Packing now = *packing;
     for (int64_t row = 0; row < rows; row++, codes += sizes->widths) {
-        load_row(&now, source + row * sizes->row);
+        load_row(&now, source + row * sizes->row, row);
         if (!row) pack_bases(&now, out);
         codes[sizes->widths - 1] = 0;
         data = pack_row(&now, codes, data);
-        uint8_t *above = now.above;
-        now.above = now.current, now.current = above;
+        now.above = now.current;
     }
     return data;
 }
@@ -908,8 +930,7 @@ static uint8_t *pack_patches_of(const uint8_t *row, const uint8_t *above, int64_
 static uint8_t *pack_patches(const Packing *packing, const uint8_t *source, int64_t rows, uint8_t *out, int64_t size) {
     const Sizes *sizes = packing->sizes;
     uint8_t *const begin = out;
-    memset(packing->above, 0, sizes->row);
-    const uint8_t *above = packing->above;
+    const uint8_t *above = memset(packing->rows[0], 0, sizes->row);
     for (int64_t row = 0; row < rows; row++, source += sizes->row) {
         out = pack_patches_of(source, above, sizes->units, packing->layout->unit, out, size - (out - begin));
         if (!out || out - begin >= size) return 0;
@@ -918,35 +939,33 @@ static uint8_t *pack_patches(const Packing *packing, const uint8_t *source, int6
     return out;
 }
 
-/* Bytes of memory beside the value that a layout's packing needs. */
-static int64_t packing_memory(const Sizes *sizes, int64_t unit) {
-    const int64_t row = sizes->groups * UNITS * unit, band = ROWS * (row + sizes->widths) + sizes->groups * unit;
-    return 3 * (row + 2 * LINE) + 2 * (band + 64);
-}
-
-/* Packs an array into `target`, which has room for the layout's `max_bytes`. Returns the value's size, 0 without memory. */
+/* Packs an array into `target`, which has room for the layout's `packing_bytes`. Returns the value's size, 0 without
+   memory. */
 int64_t halofeed_pack(const Layout *layout, const uint8_t *source, uint8_t *target, int tries_patches, Extend extend) {
     const Sizes sizes = sizes_of(layout);
     const int64_t row = sizes.groups * UNITS * layout->unit;
-    uint8_t *memory = malloc((size_t)packing_memory(&sizes, layout->unit));
+    /* Three rows, and a band of patches, which end when they are larger than a band of groups. */
+    uint8_t *memory = malloc((size_t)(3 * (row + LINE) + ROWS * (row + LINE)));
     if (!memory) return 0;
-    Packing packing = {.layout = layout, .sizes = &sizes, .deltas = memory, .above = memory + row + LINE};
-    packing.current = packing.above + row + LINE;
-    uint8_t *const groups = packing.current + row + LINE;
-    uint8_t *const patches = groups + ROWS * (row + sizes.widths) + sizes.groups * layout->unit + 64;
+    Packing packing = {.layout = layout, .sizes = &sizes, .deltas = memory};
+    packing.rows[0] = memory + row + LINE, packing.rows[1] = packing.rows[0] + row + LINE;
+    uint8_t *const patches = packing.rows[1] + row + LINE;
     uint8_t *out = target + sizes.table, *entry = target + HEAD;
     for (int64_t band = 0; band < sizes.bands; band++, entry += ENTRY) {
         const int64_t place = band % sizes.bands_of_plane * ROWS;
         const int64_t rows = layout->height - place < ROWS ? layout->height - place : ROWS;
         uint8_t *const begin = out;
-        const uint8_t *best = source;
+        const uint8_t *best = 0;
         int64_t size = rows * sizes.row;
-        *out++ = RAW;
-        uint8_t *end = pack_groups(&packing, source, rows, groups);
-        if (end - groups < size) *begin = GROUPS, best = groups, size = end - groups;
+        *out++ = GROUPS;
+        uint8_t *end = pack_groups(&packing, source, rows, out);
+        if (end - out < size)
+            size = end - out;
+        else
+            *begin = RAW, best = source;
         if (tries_patches && (end = pack_patches(&packing, source, rows, patches, size)))
             *begin = PATCHES, best = patches, size = end - patches;
-        memcpy(out, best, size);
+        if (best) memcpy(out, best, size);
         out += size, source += rows * sizes.row;
         write_u32(entry, (uint32_t)(out - target));
         write_u32(entry + 4, extend(0, begin, (size_t)(out - begin)));

@@ -114,7 +114,7 @@ def pack_bytes(array: NDArray[np.uint8], layout: PackedLayout, *, patches: bool)
     """
     library = kernel.library()
     assert library is not None
-    value = np.empty(layout.max_bytes, np.uint8)
+    value = np.empty(layout.packing_bytes, np.uint8)
     size = library.pack(
         layout.numbers.ctypes.data, array.ctypes.data, value.ctypes.data, int(patches), extend_address()
     )

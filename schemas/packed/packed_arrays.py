@@ -28,7 +28,8 @@ def pack(array: NDArray[Any], layout: PackedLayout, *, patches: bool = False) ->
     >>> len(value), unpack(value, layout).reshape(32, 64).any()
     (101, np.False_)
     """
-    little = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
+    # Aligned, because the kernel reads 16-bit numbers.
+    little = np.require(array, array.dtype.newbyteorder("<"), ("C", "A"))
     numbers = little.reshape(-1).view(np.uint8)
     if packing.is_built():
         return packing.pack_bytes(numbers, layout, patches=patches).data
