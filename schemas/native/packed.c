@@ -756,22 +756,24 @@ static void load_row(Packing *packing, const uint8_t *row, int64_t number) {
 }
 
 /* Writes the bases, and the row above the first row that they are. */
-#define DEFINE_BASES(NAME, NUMBER)                                                                            \
+#define DEFINE_BASES(NAME, NUMBER, SIGNED)                                                                            \
     static void NAME(const NUMBER *current, NUMBER *above, NUMBER *bases, int64_t groups, int64_t parts) {    \
         for (int64_t group = 0; group < groups; group++, current += UNITS * parts, above += UNITS * parts)    \
             for (int64_t part = 0; part < parts; part++) {                                                    \
-                uint32_t least = current[part], most = least;                                                 \
+                /* Differences to the first number, so that numbers around 0 are near each other. */          \
+                int32_t least = 0, most = 0;                                                                  \
                 for (int64_t at = part + parts; at < UNITS * parts; at += parts) {                            \
-                    least = current[at] < least ? current[at] : least;                                        \
-                    most = current[at] > most ? current[at] : most;                                           \
+                    const int32_t from_first = (SIGNED)(current[at] - current[part]);                         \
+                    least = from_first < least ? from_first : least;                                          \
+                    most = from_first > most ? from_first : most;                                             \
                 }                                                                                             \
-                const NUMBER base = (NUMBER)((least + most + 1) >> 1);                                        \
+                const NUMBER base = (NUMBER)(current[part] + ((least + most + 1) >> 1));                      \
                 memcpy(bases++, &base, sizeof base); /* bases may begin at any address */                     \
                 for (int64_t at = part; at < UNITS * parts; at += parts) above[at] = base;                    \
             }                                                                                                 \
     }
-DEFINE_BASES(write_byte_bases, uint8_t)
-DEFINE_BASES(write_word_bases, uint16_t)
+DEFINE_BASES(write_byte_bases, uint8_t, int8_t)
+DEFINE_BASES(write_word_bases, uint16_t, int16_t)
 
 static void pack_bases(Packing *packing, uint8_t *bases) {
     const int64_t groups = packing->sizes->groups, parts = packing->sizes->parts;
