@@ -157,12 +157,18 @@ def convert(sources: Path, out: Path, checkout: Path) -> None:
 
 
 def convert_one(
-    name: str, source: Path, out: Path, checkout: Path, *, encoding: str = "raw", shards: int = 4
+    name: str,
+    source: Path,
+    out: Path,
+    checkout: Path,
+    *,
+    encoding: str = "raw",
+    shards: int = 4,
+    options: list[str] | None = None,
 ) -> None:
-    """One data set as that checkout writes it."""
-    options = [
-        option.format(source) for option in {**DATA_SETS, "photographs": PHOTOGRAPHS, "tiny": TINY}[name]
-    ]
+    """One data set as that checkout writes it; with the options of its name, if no others are given."""
+    known = {**DATA_SETS, "photographs": PHOTOGRAPHS, "tiny": TINY}
+    options = options or [option.format(source) for option in known[name]]
     run = "from halofeed.cli import run_and_exit; run_and_exit()"
     command = [sys.executable, "-c", run, "convert", *options, "--out", str(out), "--name", name,
                "--encoding", encoding, "--shards", str(shards)]  # fmt: skip
