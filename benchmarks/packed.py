@@ -17,7 +17,7 @@ so decodes everything and copies the window. The figure is in GB of the window p
 
 packed             halofeed's, without checksums, as batches are made after a record's first use
 packed, verified   the same; every band's checksum is compared
-deltas, zstd-1     differences to the row above, green subtracted from red and blue
+deltas, ...        differences to the row above, green subtracted from red and blue, by NumPy; then that codec
 blosc2 ...         NDArray with blocks of 32 rows (pictures) or bricks of 32 x 64 x 64 voxels, at its default level, 5
 bitshuffle, lz4    the package bitshuffle, blocks of its default size
 others             imagecodecs; volumes slice by slice, with the least value of a set subtracted from signed ones
@@ -50,7 +50,6 @@ from halofeed.schemas.packed.packed_arrays import pack, unpack
 from halofeed.schemas.packed.packed_layout import PackedLayout
 
 HERE = Path(__file__).resolve().parents[1]
-SHARED = HERE.parent / "shared/data"
 RING_BYTES = 96 << 20
 """Bytes of arrays that are visited before one is visited again, so that the cache does not hold them."""
 UNPACK_TARGET = 3.0
@@ -161,10 +160,9 @@ def packed(arrays: Arrays, *, verifies: bool) -> Codec:
     return Codec(pack=to_value, unpack=lambda value, out: window_of(value, everything, out), crop=window_of)
 
 
-def deltas_zstd(arrays: Arrays) -> Codec:
-    """Zstandard, level 1, of the differences to the row above."""
-    zstandard = import_module("zstandard")
-    compressor, decompressor = zstandard.ZstdCompressor(level=1), zstandard.ZstdDecompressor()
+def deltas(arrays: Arrays, *, coder: str) -> Codec:
+    """Differences to the row above, green subtracted from red and blue, in Zstandard or in bit planes and LZ4."""
+    encode, decode = _CODERS[coder]()
     first, axes = arrays.first, arrays.axes
     number = np.dtype(f"u{first.dtype.itemsize}")
 
@@ -172,17 +170,17 @@ def deltas_zstd(arrays: Arrays) -> Codec:
         """The rows of all planes, [row, plane, ...], as a view."""
         return np.moveaxis(array, axes - 2, 0)
 
-    def to_value(array: Array) -> bytes:
+    def to_value(array: Array) -> Any:
         numbers = array.view(number)
         deltas = numbers.copy()
         rows_of(deltas)[1:] -= rows_of(numbers)[:-1]
         if arrays.is_color:
             for channel in (0, 2):
                 deltas[..., channel] -= deltas[..., 1]
-        return bytes(compressor.compress(deltas))
+        return encode(deltas)
 
-    def from_value(value: bytes, out: Array) -> Array:
-        deltas = np.frombuffer(bytearray(decompressor.decompress(value)), number).reshape(first.shape)
+    def from_value(value: Any, out: Array) -> Array:
+        deltas = decode(value, first.nbytes // number.itemsize, number).reshape(first.shape)
         if arrays.is_color:
             for channel in (0, 2):
                 deltas[..., channel] += deltas[..., 1]
@@ -194,6 +192,27 @@ def deltas_zstd(arrays: Arrays) -> Codec:
         return out
 
     return Codec(pack=to_value, unpack=from_value)
+
+
+def zstd_coder() -> tuple[Callable[[Array], Any], Callable[[Any, int, Any], Array]]:
+    """Zstandard, level 1: functions that encode an array, and that decode so many numbers of a dtype."""
+    zstandard = import_module("zstandard")
+    compressor, decompressor = zstandard.ZstdCompressor(level=1), zstandard.ZstdDecompressor()
+    return compressor.compress, lambda value, count, number: np.frombuffer(
+        bytearray(decompressor.decompress(value)), number, count
+    )
+
+
+def bitshuffle_coder() -> tuple[Callable[[Array], Any], Callable[[Any, int, Any], Array]]:
+    """The same by the package bitshuffle."""
+    package = import_module("bitshuffle")
+    return (
+        lambda array: package.compress_lz4(array.reshape(-1)),
+        lambda value, count, number: package.decompress_lz4(value, (count,), number),
+    )
+
+
+_CODERS = {"zstd": zstd_coder, "bitshuffle": bitshuffle_coder}
 
 
 def plain_lz4(arrays: Arrays) -> Codec:
@@ -310,7 +329,8 @@ CODECS: dict[str, Callable[[Arrays], Codec]] = {
     "memcpy": copied,
     "packed": partial(packed, verifies=False),
     "packed, verified": partial(packed, verifies=True),
-    "deltas, zstd-1": deltas_zstd,
+    "deltas, zstd-1": partial(deltas, coder="zstd"),
+    "deltas, bitshuffle, lz4": partial(deltas, coder="bitshuffle"),
     "lz4": plain_lz4,
     "bitshuffle, lz4": bitshuffled,
     **{
@@ -344,7 +364,7 @@ def stored(folder: Path, key: str, count: int) -> list[Array]:
 def photographs(folder: Path, count: int, scratch: Path) -> list[Array]:
     """Photographs below a folder, evenly chosen, stretched to 640 x 640; drawn pictures if there are none."""
     name = f"of-{folder.name}"
-    found = sorted(path for path in folder.rglob("*") if path.suffix.lower() in (".jpg", ".jpeg"))
+    found = gather.jpeg_files(folder)
     chosen = found[:: max(1, len(found) // count)][:count]
     for number, path in enumerate(chosen):
         link = scratch / name / f"class_{number % 2}" / f"{number:05d}.jpg"
@@ -397,8 +417,11 @@ def drawn_scenes(count: int) -> list[Array]:
 def shared_scans(folder: Path) -> Path:
     """Write a table of the scans of our collection of test data; of a drawn scan if they are not there."""
     folder.mkdir()
-    volumes = SHARED / "volumes/totalsegmentator"
-    series, sides = SHARED / "dicom/totalsegmentator_jpeg2000", "id,image,label,depth,height,width,spacing_mm"
+    volumes = gather.SHARED / "volumes/totalsegmentator"
+    series, sides = (
+        gather.SHARED / "dicom/totalsegmentator_jpeg2000",
+        "id,image,label,depth,height,width,spacing_mm",
+    )
     if series.is_dir() and volumes.is_dir():
         (folder / "ct512").mkdir()
         for path in series.glob("CT*"):
@@ -650,7 +673,7 @@ def main() -> None:
         "--photographs",
         type=Path,
         nargs="+",
-        default=[SHARED / "detection/coco_ccby", SHARED / "images/clothing"],
+        default=[gather.PHOTOGRAPH_FOLDER, gather.SHARED / "images/clothing"],
         help="folders of JPEG files; drawn pictures where there are none",
     )
     parser.add_argument(
