@@ -68,11 +68,11 @@ def _further_fields(manifest: Manifest, fields: Sequence[Field], content: BatchC
 
 
 def _keys_as_stored(grid: Sequence[Field]) -> dict[str, str]:
-    """Return the key of each raw field whose stored bytes are those of its array, by the field's name."""
+    """Return the key of each array field whose stored numbers are those of the batch, by the field's name."""
     return {
         field.name: field.keys[0]
         for field in grid
-        if field.encoding == "raw" and is_little_endian(field.dtype)
+        if field.is_array and not field.holds_sets and is_little_endian(field.dtype)
     }
 
 
@@ -135,7 +135,7 @@ class Assembler:
             content,
             # The id is in the index, and raw values are read or copied as bytes.
             parsed=[
-                *(field for field in self._fields if field.name != ID and not field.is_raw),
+                *(field for field in self._fields if field.name != ID and not field.is_array),
                 *_further_fields(manifest, self._fields, content),
             ],
             as_stored=self._as_stored,
@@ -143,7 +143,7 @@ class Assembler:
         )
         shown = tuple(stop - start for start, stop in self._slab)
         self.spec = array_specs(self._fields, content.include, shown=shown, frame=self._frame)
-        self.decodes = any(not field.is_raw for field in self._grid)
+        self.decodes = any(not field.is_array for field in self._grid)
         self._can_plan = self._finds_all_in_caches()
 
     def _finds_all_in_caches(self) -> bool:
@@ -237,7 +237,8 @@ class Assembler:
             not self.decodes
             and kernel.is_built()
             and not any(
-                field.holds_sets or stored_dtype(field) != self.spec[field.name].dtype for field in self._grid
+                field.is_packed or field.holds_sets or stored_dtype(field) != self.spec[field.name].dtype
+                for field in self._grid
             )
         )
 

@@ -38,7 +38,7 @@ from halofeed.schemas.native.kernel import (
     no_moves,
 )
 from halofeed.schemas.shard_file import OpenFile
-from halofeed.schemas.tfrecord import FOOTER_BYTES, HEADER_BYTES
+from halofeed.schemas.tfrecord import HEADER_BYTES
 from halofeed.system.checksum import block_shifts, crc32c, mask_crc
 
 MAX_REST_BYTES = 1 << 24
@@ -102,7 +102,7 @@ class MappedRecords:
 
     def addresses(self, key: str) -> Integers:
         """Return the memory addresses of the records' values, int64 [record]."""
-        return self._bases + self._shards.raw_starts[key][self._numbers]
+        return self._bases + self._shards.value_starts[key][self._numbers]
 
     def frames(self) -> Integers:
         """Return where headers and footers are and what they must state, int64 [record, 5]; `FRAME` has the columns."""
@@ -217,16 +217,16 @@ class VerifiedReads:
         self._shards, self._files, self._numbers = shards, files, numbers
         self._stamps = {shard: opened.stamp for shard, opened in files.items()}
         lengths = shards.lengths[numbers]
-        self._rest_bytes = lengths + HEADER_BYTES + FOOTER_BYTES - shards.all_raw_bytes
+        self._rest_bytes = shards.rest_bytes(numbers)
         self._rest_ends = np.cumsum(self._rest_bytes)
         self._rest = np.empty(int(self._rest_bytes.sum()), np.uint8)
-        self._checksums = {key: shards.raw_checksums[key][numbers] for key in into}
+        self._checksums = {key: shards.value_checksums[key][numbers] for key in into}
         # `Value` and `Read` of kernel.c name the columns of these tables.
         self._values = np.empty((len(numbers), len(into), kernel.VALUE_COLUMNS), np.int64)
-        for place, (key, size) in enumerate(shards.raw_bytes.items()):
+        for place, (key, size) in enumerate(shards.array_bytes.items()):
             self._values[:, place] = np.stack(
                 np.broadcast_arrays(
-                    shards.raw_starts[key][numbers],
+                    shards.value_starts[key][numbers],
                     size,
                     into[key],
                     _row_addresses(self._checksums[key]),
@@ -256,15 +256,16 @@ class VerifiedReads:
             CorruptFileError, SystemLimitError: as `Shards.open_all`.
         """
         # The kernel puts each raw value into the batch; others would need additional memory.
-        if not kernel.reads() or into.keys() != shards.raw_bytes.keys() or not into:
+        if not kernel.reads() or into.keys() != shards.array_bytes.keys() or not into or shards.layouts:
             return None
         # Without checksums to compute, the copy plan is faster.
         if shards.is_verified(numbers, tuple(into)):
             return None
-        rest_bytes = int(shards.lengths[numbers].sum()) - len(numbers) * shards.all_raw_bytes
         files = shards.open_all(numbers)
         # The kernel reads by descriptor, and a transferred file has none.
-        if not files or any(file.is_transferred for file in files.values()) or rest_bytes > MAX_REST_BYTES:
+        if not files or any(file.is_transferred for file in files.values()):
+            return None
+        if int(shards.rest_bytes(numbers).sum()) > MAX_REST_BYTES:
             return None
         return cls(shards, files, numbers, into)
 
