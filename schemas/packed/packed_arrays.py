@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from halofeed.schemas.native import packing
 from halofeed.schemas.packed.packed_layout import PackedLayout
 from halofeed.schemas.packed.packed_reference import pack_slowly, unpack_slowly
 
@@ -27,8 +28,12 @@ def pack(array: NDArray[Any], layout: PackedLayout, *, patches: bool = False) ->
     >>> len(value), unpack(value, layout).reshape(32, 64).any()
     (101, np.False_)
     """
-    little = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
-    return memoryview(pack_slowly(little.reshape(-1).view(np.uint8), layout, patches=patches))
+    # Aligned, because the kernel reads 16-bit numbers.
+    little = np.require(array, array.dtype.newbyteorder("<"), ("C", "A"))
+    numbers = little.reshape(-1).view(np.uint8)
+    if packing.packs():
+        return packing.pack_bytes(numbers, layout, patches=patches).data
+    return memoryview(pack_slowly(numbers, layout, patches=patches))
 
 
 def unpack(value: bytes | memoryview, layout: PackedLayout) -> NDArray[np.uint8]:
@@ -37,4 +42,10 @@ def unpack(value: bytes | memoryview, layout: PackedLayout) -> NDArray[np.uint8]
     Raises:
         ValueError: the value is damaged.
     """
-    return unpack_slowly(value, layout)
+    if not packing.packs():
+        return unpack_slowly(value, layout)
+    out = np.empty((layout.planes, layout.height, layout.width, layout.pixel_bytes), np.uint8)
+    if packing.unpack_window(np.frombuffer(value, np.uint8), layout, (0, 0, 0), (False,) * 3, out):
+        return out.reshape(-1)
+    layout.read_table(value, len(value))  # names what is wrong with the table
+    raise ValueError("a band of it is damaged")

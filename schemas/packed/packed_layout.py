@@ -138,6 +138,12 @@ class PackedLayout:
         """Largest size of a value: every band stored as it is."""
         return self.table_bytes + self.bands + self.array_bytes + SLACK_BYTES
 
+    @property
+    def packing_bytes(self) -> int:
+        """Bytes of memory for packing, in which a band of groups may be larger than the band itself."""
+        group_bytes = BAND_ROWS * self.groups * (GROUP_UNITS * self.unit_bytes + self.parts) + self.unit_bytes
+        return self.max_bytes + group_bytes + 4 * SLACK_BYTES + self.groups * self.unit_bytes
+
     @cached_property
     def numbers(self) -> NDArray[np.int64]:
         """The layout as the kernel takes it, int64 [5]."""
