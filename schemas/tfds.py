@@ -2,8 +2,8 @@
 
 `tfds.builder_from_directory(folder)` reads shards that have both files beside them. Each tf.train.Example key is one
 feature of the same flat name (`example["image/encoded"]`). A raw image is a Tensor of encoding `bytes`, so TFDS returns
-its pixels; jpeg and png are Image features; the Object Detection API's lists are Sequences in their stored types,
-float32, int64 and bytes.
+its pixels; a packed one is the bytes of its value; jpeg and png are Image features; the Object Detection API's lists
+are Sequences in their stored types, float32, int64 and bytes.
 """
 
 from __future__ import annotations
