@@ -15,7 +15,7 @@ from halofeed.loader.augment.augmented_example import Windows, draw_windows_alon
 from halofeed.loader.augment.view import ImageShape, LazyArray, Ranges, SourceArray, View, copy_view
 from halofeed.loader.batch import COUNT, EPOCH, ID, LABELLED, SIZE, VALID, Batch, array_specs, split_id
 from halofeed.loader.batch_content import BatchContent
-from halofeed.loader.copy_plan import MappedRecords, plan_moves
+from halofeed.loader.copy_plan import MappedRecords, plan_copies
 from halofeed.loader.decode import read_text, stored_dtype
 from halofeed.loader.reading import (
     AREA,
@@ -36,7 +36,7 @@ from halofeed.loader.shards import Integers, ObjectLists, Shards
 from halofeed.schemas.fields import Field, unpack_sets
 from halofeed.schemas.identity import splitmix64
 from halofeed.schemas.manifest import Manifest
-from halofeed.schemas.native import kernel
+from halofeed.schemas.native import kernel, packing
 from halofeed.system.errors import UsageError
 
 _MAX_EPOCHS = 1 << 31
@@ -236,9 +236,9 @@ class Assembler:
         return (
             not self.decodes
             and kernel.is_built()
+            and (packing.packs() or not any(field.is_packed for field in self._grid))
             and not any(
-                field.is_packed or field.holds_sets or stored_dtype(field) != self.spec[field.name].dtype
-                for field in self._grid
+                field.holds_sets or stored_dtype(field) != self.spec[field.name].dtype for field in self._grid
             )
         )
 
@@ -267,9 +267,8 @@ class Assembler:
             Which rows were copied, bool [row]: those whose record has a valid frame.
         """
         fields, slab = self._grid, None if self._is_complete else self._slab
-        moves = plan_moves(fields, batch, self._padding, rows, windows, slab, records)
-        moved = kernel.move(moves, run_in_threads, (batch, self._padding, records))
-        return np.asarray(moved[: len(fields) * len(rows)].reshape(len(fields), len(rows)).all(axis=0))
+        plan = plan_copies(fields, batch, self._padding, rows, windows, slab, records)
+        return plan.run(run_in_threads, (batch, self._padding, records))
 
     def write_planned(self, batch: Batch, row: int, record: StoredRecord, view: View) -> bool:
         """Write a planned row's pixels; False if the row needs `write`.

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from halofeed.schemas.native import packing
 from halofeed.schemas.packed.packed_layout import PackedLayout
 from halofeed.schemas.packed.packed_reference import unpack_band
 from halofeed.system.checksum import crc32c
@@ -96,6 +97,22 @@ def unpack_window(
     Raises:
         ValueError: the value is damaged; the message names the band.
     """
+    if packing.packs():
+        bits = None if flags is None else flags.view(np.uint8)
+        verifies = flags is not None
+        if packing.unpack_window(value, layout, window.start, window.backwards, out, bits, verifies=verifies):
+            return
+    _unpack_slowly(value, layout, window, out, flags)
+
+
+def _unpack_slowly(
+    value: NDArray[np.uint8],
+    layout: PackedLayout,
+    window: PackedWindow,
+    out: NDArray[np.uint8],
+    flags: Flags | None,
+) -> None:
+    """Do the same with NumPy, where the kernel is not built, or to say what is wrong with a value."""
     places, checksums = layout.read_table(value.data, len(value))
     target = out[tuple(slice(None, None, -1 if back else 1) for back in window.backwards)]
     planes, (top, bottom), columns = window.ranges
