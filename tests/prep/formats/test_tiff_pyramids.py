@@ -392,7 +392,9 @@ def test_the_place_on_the_map_is_that_of_rasterio(tmp_path, crs, point):
             assert facts.pixel_size_m == pytest.approx((height * foot, width * foot))
 
 
-@pytest.mark.parametrize(("code", "meters"), [(32633, 1.0), (2263, 1200 / 3937), (4326, None), (32767 - 2, None)])
+@pytest.mark.parametrize(
+    ("code", "meters"), [(32633, 1.0), (2263, 1200 / 3937), (4326, None), (32767 - 2, None)]
+)
 def test_a_coordinate_system_of_a_code_needs_no_key_for_its_unit(tmp_path, code, meters):
     keys = (1, 1, 0, 3, 1024, 0, 1, 2 if code == 4326 else 1, 2048 if code == 4326 else 3072, 0, 1, code)
     tags = [
