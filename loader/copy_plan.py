@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from halofeed.loader.augment.augmented_example import Windows
 from halofeed.loader.augment.view import Ranges
+from halofeed.loader.planes import offset_of, scale_of, scaled_slab, scaled_windows
 from halofeed.loader.record import StoredRecord
 from halofeed.loader.shards import Bytes, Integers, Shards
 from halofeed.schemas.fields import Field
@@ -201,13 +202,12 @@ def plan_copies(
         records: each row's record.
     """
     targets = _plan_moves(fields, batch, rows, windows, slab, records)
-    _, shown = _first_shown(windows, slab)
     raw = [table for field, table in zip(fields, targets, strict=True) if field.is_raw]
     pads = [
-        _pad_moves(padding[field.name], table, shown, axis)
+        _pad_moves(padding[field.name], table, _shown_of(field, windows, slab)[1], axis)
         for field, table in zip(fields, targets, strict=True)
         if field.name in padding
-        for axis in range(shown.shape[1])
+        for axis in range(windows.shape.shape[1])
     ]
     unpacks = [
         _plan_unpacks(field, table, windows, slab, records)
@@ -275,22 +275,28 @@ def _plan_moves(
     """Return the moves of each row of each field, int64 [field, row, column]; see `plan_copies`."""
     count, axes = windows.start.shape
     outer = KERNEL_AXES - axes  # leading axes of the kernel that the image lacks; their size is 1
-    first, shown = _first_shown(windows, slab)
     signs = 1 - 2 * windows.backwards.astype(np.int64)
     moves = no_moves(len(fields) * count)
     tables = moves.reshape(len(fields), count, -1)
     tables[:, :, FRAME] = records.frames()
-    tables[:, :, SHAPE][:, :, outer:] = shown
     for field, table in zip(fields, tables, strict=True):
         stored, out = field.stored_shape, batch[field.name]
+        first, shown = _shown_of(field, windows, slab)
+        table[:, SHAPE][:, outer:] = shown
         pixel = math.prod(stored[axes:]) * out.itemsize
         strides = np.array([pixel * math.prod(stored[axis + 1 : axes]) for axis in range(axes)])
-        table[:, SOURCE] = records.addresses(field.keys[0]) + first @ strides
+        table[:, SOURCE] = records.addresses(field.keys[0]) + offset_of(field) + first @ strides
         table[:, TARGET] = out.ctypes.data + rows * out.strides[0]
         table[:, SOURCE_STRIDES][:, outer:] = signs * strides
         table[:, TARGET_STRIDES][:, outer:] = out.strides[1 : axes + 1]
         table[:, PIXEL_BYTES] = pixel
     return tables
+
+
+def _shown_of(field: Field, windows: Windows, slab: Ranges | None) -> tuple[Integers, Integers]:
+    """Return `_first_shown` for a field, which may be a plane of a picture."""
+    scale = scale_of(field)
+    return _first_shown(scaled_windows(windows, scale), None if slab is None else scaled_slab(slab, scale))
 
 
 def _box_start(windows: Windows, slab: Ranges | None) -> Integers:

@@ -26,6 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from halofeed.loader.augment.view import ImageShape, Ranges, View, common, slices_within
+from halofeed.loader.planes import Plane
 from halofeed.loader.shards import Bytes, Integers, ObjectLists, Shards
 from halofeed.schemas.color_planes import color_window
 from halofeed.schemas.fields import Field
@@ -712,6 +713,10 @@ class ColoredPlanes(RecordArray):
             box = ((low - first, high - first), columns)
             yield ((low, high), columns), color_window(planes, (last - first, width), box)
 
+    def plane(self, plane: Plane) -> StoredArray:
+        """Return one of the planes."""
+        return StoredPlane(self._record, self._key, plane.shape, self.dtype, self._axes).at(plane.offset)
+
     @property
     def _size(self) -> tuple[int, int]:
         return self.shape[0], self.shape[1]
@@ -742,8 +747,12 @@ class StoredArray(RecordArray):
         value = self._record.mapped_value(self._key, lambda: self._runs(shown))
         if value is None:
             return False
-        view.copy(value.view(self.dtype).reshape(self.shape), out)
+        view.copy(self._bytes_of(value).view(self.dtype).reshape(self.shape), out)
         return not self._record.is_lost()
+
+    def _bytes_of(self, value: Bytes) -> Bytes:
+        """Return the array's bytes of a complete value."""
+        return value
 
     def _read_box(self, box: Ranges) -> Ranges:
         """Return the box to read for a shown box: an axis is read in full if the unneeded part is a small gap."""
@@ -782,6 +791,25 @@ class StoredArray(RecordArray):
             stride *= self.shape[outer + 1]
             starts = [at * stride + start for at in range(*box[outer]) for start in starts]
         return starts, length
+
+
+class StoredPlane(StoredArray):
+    """A plane of a picture that is stored as color planes."""
+
+    __slots__ = ("_offset",)
+    _offset: int
+
+    def at(self, offset: int) -> StoredPlane:
+        """Return the plane, after setting the byte of the value at which it begins."""
+        self._offset = offset
+        return self
+
+    def _bytes_of(self, value: Bytes) -> Bytes:
+        return value[self._offset : self._offset + math.prod(self.shape) * self.dtype.itemsize]
+
+    def _runs(self, box: Ranges) -> tuple[list[int], int]:
+        starts, length = super()._runs(box)
+        return [start + self._offset for start in starts], length
 
 
 def is_little_endian(dtype: str) -> bool:
