@@ -18,11 +18,11 @@ from halofeed.loader.batch_content import BatchContent
 from halofeed.loader.copy_plan import MappedRecords, plan_copies
 from halofeed.loader.decode import read_text, stored_dtype
 from halofeed.loader.planes import (
-    Plane,
+    ColorPlane,
     check_even,
     check_unpadded,
+    plane_scale,
     planes_of_field,
-    scale_of,
     scaled_slab,
     scaled_view,
 )
@@ -82,7 +82,7 @@ def _keys_as_stored(grid: Sequence[Field]) -> dict[str, str]:
         field.name: field.keys[0]
         for field in grid
         if field.is_array
-        and not (field.holds_sets or field.holds_planes or isinstance(field, Plane))
+        and not (field.holds_sets or field.holds_planes or isinstance(field, ColorPlane))
         and is_little_endian(field.dtype)
     }
 
@@ -140,7 +140,7 @@ class Assembler:
             check_unpadded(manifest.recipe, content.augmentations)
             check_even(content.augmentations, self._slab, self._frame)
         self._grid = [*(self._planes or [self._image]), *([self._label] if self._label else [])]
-        self.on_grid = tuple(field.name for field in self._grid if scale_of(field) == 1)
+        self.on_grid = tuple(field.name for field in self._grid if plane_scale(field) == 1)
         # The complete image goes directly into the batch: raw fields as stored, files as decoded.
         self._is_direct = self._is_complete and not self._augmentations
         self._as_stored = _keys_as_stored(self._grid) if self._is_direct else {}

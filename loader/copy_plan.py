@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from halofeed.loader.augment.augmented_example import Windows
 from halofeed.loader.augment.view import Ranges
-from halofeed.loader.planes import offset_of, scale_of, scaled_slab, scaled_windows
+from halofeed.loader.planes import plane_offset, plane_scale, scaled_slab, scaled_windows
 from halofeed.loader.record import StoredRecord
 from halofeed.loader.shards import Bytes, Integers, Shards
 from halofeed.schemas.fields import Field
@@ -285,7 +285,7 @@ def _plan_moves(
         table[:, SHAPE][:, outer:] = shown
         pixel = math.prod(stored[axes:]) * out.itemsize
         strides = np.array([pixel * math.prod(stored[axis + 1 : axes]) for axis in range(axes)])
-        table[:, SOURCE] = records.addresses(field.keys[0]) + offset_of(field) + first @ strides
+        table[:, SOURCE] = records.addresses(field.keys[0]) + plane_offset(field) + first @ strides
         table[:, TARGET] = out.ctypes.data + rows * out.strides[0]
         table[:, SOURCE_STRIDES][:, outer:] = signs * strides
         table[:, TARGET_STRIDES][:, outer:] = out.strides[1 : axes + 1]
@@ -295,7 +295,7 @@ def _plan_moves(
 
 def _shown_of(field: Field, windows: Windows, slab: Ranges | None) -> tuple[Integers, Integers]:
     """Return `_first_shown` for a field, which may be a plane of a picture."""
-    scale = scale_of(field)
+    scale = plane_scale(field)
     return _first_shown(scaled_windows(windows, scale), None if slab is None else scaled_slab(slab, scale))
 
 

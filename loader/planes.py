@@ -21,14 +21,14 @@ from halofeed.schemas.fields import Field
 from halofeed.system.errors import UsageError
 
 LUMA, CHROMA = "luma", "chroma"
-COLORS = {
+COLOR_CHOICES = {
     "rgb": "pixels of three colors",
     "planes": "luma and chroma as pictures of --encoding yuv420 have them; see halofeed.loader.device.to_rgb",
 }
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plane(Field):
+class ColorPlane(Field):
     """A plane of a picture that is stored as color planes, as a raw field of its bytes.
 
     Args:
@@ -40,7 +40,7 @@ class Plane(Field):
     offset: int = 0
 
 
-def planes_of_field(image: Field, place: str) -> tuple[Plane, Plane]:
+def planes_of_field(image: Field, place: str) -> tuple[ColorPlane, ColorPlane]:
     """Return luma and chroma of an image's field.
 
     Raises:
@@ -57,8 +57,8 @@ def planes_of_field(image: Field, place: str) -> tuple[Plane, Plane]:
     luma, chroma = planes_of(split_colors(color), (2, 2))
     shared: dict[str, Any] = {"keys": image.keys, "dtype": image.dtype, "axes": image.axes, "encoding": "raw"}
     return (
-        Plane(name=LUMA, shape=(height, width, 1), fill=(int(luma[0, 0]),), **shared),
-        Plane(
+        ColorPlane(name=LUMA, shape=(height, width, 1), fill=(int(luma[0, 0]),), **shared),
+        ColorPlane(
             name=CHROMA,
             shape=(height // 2, width // 2, 2),
             fill=tuple(map(int, chroma[0, 0])),
@@ -69,14 +69,14 @@ def planes_of_field(image: Field, place: str) -> tuple[Plane, Plane]:
     )
 
 
-def scale_of(field: Field) -> int:
+def plane_scale(field: Field) -> int:
     """Return how many stored pixels a pixel of a field has along each axis."""
-    return field.scale if isinstance(field, Plane) else 1
+    return field.scale if isinstance(field, ColorPlane) else 1
 
 
-def offset_of(field: Field) -> int:
+def plane_offset(field: Field) -> int:
     """Return the byte of its value at which a field begins."""
-    return field.offset if isinstance(field, Plane) else 0
+    return field.offset if isinstance(field, ColorPlane) else 0
 
 
 def scaled_shape(shape: ImageShape, scale: int) -> ImageShape:

@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from halofeed.loader.augment.view import ImageShape, Ranges, View, common, slices_within
-from halofeed.loader.planes import Plane
+from halofeed.loader.planes import ColorPlane
 from halofeed.loader.shards import Bytes, Integers, ObjectLists, Shards
 from halofeed.schemas.color_planes import color_window
 from halofeed.schemas.fields import Field
@@ -713,7 +713,7 @@ class ColoredPlanes(RecordArray):
             box = ((low - first, high - first), columns)
             yield ((low, high), columns), color_window(planes, (last - first, width), box)
 
-    def plane(self, plane: Plane) -> StoredArray:
+    def plane(self, plane: ColorPlane) -> StoredArray:
         """Return one of the planes."""
         return StoredPlane(self._record, self._key, plane.shape, self.dtype, self._axes).at(plane.offset)
 
