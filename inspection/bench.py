@@ -13,13 +13,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from halofeed.inspection.stored_values import stored_array
 from halofeed.inspection.training_batches import TrainingBatches
 from halofeed.loader import Loader
 from halofeed.loader.augment import build_augmentations
 from halofeed.loader.decode import decode_image, read_bytes
 from halofeed.loader.device import AUGMENTATIONS, DeviceAugmentation, augment_on_device, device_keys
+from halofeed.loader.record import StoredRecord
 from halofeed.loader.store.dataset_store import Store
 from halofeed.loader.store.open_store import open_store
+from halofeed.schemas.fields import Field
 from halofeed.schemas.manifest import Shard
 from halofeed.schemas.native import kernel
 from halofeed.system.console import human_bytes
@@ -206,8 +209,16 @@ def _decoding(loader: Loader) -> _Part:
     ]
     pool = ThreadPoolExecutor(available_cores(), "halofeed-bench")
     while True:
-        decoded = pool.map(lambda one: decode_image(one[1], field, one[0]).nbytes, files)
+        decoded = pool.map(lambda one: _decoded_bytes(one[1], field, one[0]), files)
         yield len(files), float(sum(decoded))
+
+
+def _decoded_bytes(data: memoryview, field: Field, record: StoredRecord) -> int:
+    """Decode an image, and return its bytes."""
+    if field.is_file:
+        return decode_image(data, field, record).nbytes
+    array = stored_array(data, field)
+    return 0 if array is None else array.nbytes
 
 
 def _batches(loader: Loader) -> _Part:
