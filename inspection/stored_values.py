@@ -95,9 +95,6 @@ def _raw_problems(data: memoryview, field: Field, size: Size) -> Iterator[str]:
 
 
 def _packed_array(data: memoryview, field: Field) -> NDArray[Any] | None:
-    # A band whose bits were flipped may decode to other numbers.
-    if any(packed_problems(data, field.packed_layout)):
-        return None
     try:
         return _shaped(unpack(data, field.packed_layout), field)
     except ValueError:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from halofeed.schemas.native import packing
 from halofeed.schemas.packed.packed_layout import PackedLayout
 from halofeed.schemas.packed.packed_reference import pack_slowly, unpack_slowly
+from halofeed.system.checksum import crc32c
 
 
 def pack(array: NDArray[Any], layout: PackedLayout, *, patches: bool = False) -> memoryview:
@@ -37,12 +38,16 @@ def pack(array: NDArray[Any], layout: PackedLayout, *, patches: bool = False) ->
 
 
 def unpack(value: bytes | memoryview, layout: PackedLayout) -> NDArray[np.uint8]:
-    """Return an array's little-endian bytes, uint8 [byte].
+    """Return an array's little-endian bytes, uint8 [byte], after every checksum was compared.
 
     Raises:
         ValueError: the value is damaged.
     """
     if not packing.packs():
+        places, checksums = layout.read_table(value, len(value))
+        for band, expected in enumerate(checksums.tolist()):
+            if crc32c(value[places[band] : places[band + 1]]) != expected:
+                raise ValueError(f"the checksum of band {band} is wrong")
         return unpack_slowly(value, layout)
     out = np.empty((layout.planes, layout.height, layout.width, layout.pixel_bytes), np.uint8)
     if packing.unpack_window(np.frombuffer(value, np.uint8), layout, (0, 0, 0), (False,) * 3, out):
