@@ -41,7 +41,7 @@ from halofeed.schemas.native.packing import Unpacks
 from halofeed.schemas.packed.packed_layout import PackedLayout
 from halofeed.schemas.shard_file import OpenFile
 from halofeed.schemas.tfrecord import HEADER_BYTES
-from halofeed.system.checksum import block_shifts, crc32c, mask_crc
+from halofeed.system.checksum import crc32c, mask_crc
 
 MAX_REST_BYTES = 1 << 24
 """Limit for all bytes of a batch's records except raw values; they are in memory until each record is parsed."""
@@ -119,7 +119,7 @@ class MappedRecords:
         shards = self._shards
         if shards.verify != "first":
             return np.full(len(self._numbers), packing.ALWAYS if shards.verify == "always" else packing.NEVER)
-        return _row_addresses(shards.verified_parts[key])[self._numbers]
+        return row_addresses(shards.verified_parts[key])[self._numbers]
 
     def frames(self) -> Integers:
         """Return where headers and footers are and what they must state, int64 [record, 5]; `FRAME` has the columns."""
@@ -318,13 +318,10 @@ class VerifiedReads:
         # `Value` and `Read` of kernel.c name the columns of these tables.
         self._values = np.empty((len(numbers), len(into), kernel.VALUE_COLUMNS), np.int64)
         for place, (key, size) in enumerate(shards.array_bytes.items()):
+            sums = row_addresses(self._checksums[key])
             self._values[:, place] = np.stack(
                 np.broadcast_arrays(
-                    shards.value_starts[key][numbers],
-                    size,
-                    into[key],
-                    _row_addresses(self._checksums[key]),
-                    block_shifts(size).ctypes.data,  # its cache owns this array
+                    shards.value_starts[key][numbers], size, into[key], sums, shards.block_bytes
                 ),
                 axis=1,
             )
@@ -336,7 +333,7 @@ class VerifiedReads:
                 _length_checksums(lengths),
                 shards.checksums[numbers].astype(np.int64),
                 self._rest.ctypes.data + self._rest_ends - self._rest_bytes,
-                _row_addresses(self._values),
+                row_addresses(self._values),
                 len(into),
             ),
             axis=1,
@@ -373,6 +370,6 @@ class VerifiedReads:
             record.accept_verified(self._files[shard], self._stamps[shard], rest)
 
 
-def _row_addresses(array: NDArray[Any]) -> Integers:
+def row_addresses(array: NDArray[Any]) -> Integers:
     """Return the memory addresses of an array's rows."""
     return array.ctypes.data + np.arange(len(array)) * array.strides[0]
