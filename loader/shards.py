@@ -505,6 +505,21 @@ class FieldCache:
             values[number] = value
             cached[number] = True
 
+    def put_all(self, name: str, numbers: NDArray[np.int64], values: NDArray[Any]) -> None:
+        """Cache the values of several records, [record, ...], as `put`."""
+        column = self._columns.get(name) or self._add_column(name, values[0])
+        if column is not None:
+            column[0][numbers] = values
+            column[1][numbers] = True
+
+    def missing(self, names: Sequence[str], numbers: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Return of which records a value is missing, bool [record]."""
+        missing = np.zeros(len(numbers), np.bool_)
+        for name in names:
+            column = self._columns.get(name)
+            missing |= True if column is None else ~column[1][numbers]
+        return missing
+
     def invalidate(self, rows: slice) -> None:
         """Discard the values of some records."""
         for _, cached in list(self._columns.values()):

@@ -293,7 +293,7 @@ int halofeed_read(const Read *read, Extend extend) {
                                                           read->length_checksum, read->checksum);
 }
 
-/* Compares one record's frame, and unless `extend` is 0 the checksum of its data, without reading its values. */
+/* Compares one record's frame, and the checksum of its data without reading its values. */
 static int verify_rest(const Rest *rest, Extend extend) {
     const Value *values = (const Value *)rest->values;
     const uint8_t *at = (const uint8_t *)rest->header + HEADER;
@@ -301,7 +301,6 @@ static int verify_rest(const Rest *rest, Extend extend) {
     if (!is_framed((const uint8_t *)rest->header, (const uint8_t *)rest->footer, rest->length, rest->length_checksum,
                    rest->checksum))
         return 0;
-    if (!extend) return 1;
     for (int64_t number = 0; number < rest->count; number++) {
         const Value *value = &values[number];
         whole = extend(whole, at, (const uint8_t *)value->start - at);

@@ -154,15 +154,14 @@ def read(read: NDArray[np.int64]) -> bool:
     return bool(_library.read(read.ctypes.data, extend_address()))
 
 
-def verify_rests(rests: NDArray[np.int64], *, computes: bool) -> NDArray[np.bool_]:
+def verify_rests(rests: NDArray[np.int64]) -> NDArray[np.bool_]:
     """Verify mapped records without their arrays, and return which are right, bool [record].
 
     Args:
         rests: int64 [record, column], rows of `Rest` of kernel.c.
-        computes: compute checksums too; otherwise only frames are compared.
     """
     assert _library is not None
-    _library.verify(rests.ctypes.data, len(rests), extend_address() if computes else None)
+    _library.verify(rests.ctypes.data, len(rests), extend_address())
     return np.asarray(rests[:, -1] == 1)
 
 

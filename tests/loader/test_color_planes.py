@@ -79,7 +79,8 @@ def test_the_kernel_and_numpy_give_the_same_bits_of_every_window(what, data):
     size = pixels.shape[:2]
     value = split_colors(pixels)
     box = tuple(
-        (start := data.draw(st.integers(0, side - 1)), data.draw(st.integers(start + 1, side))) for side in size
+        (start := data.draw(st.integers(0, side - 1)), data.draw(st.integers(start + 1, side)))
+        for side in size
     )
     backwards = data.draw(st.tuples(st.booleans(), st.booleans()))
     found = color_window(value, size, box, backwards)
