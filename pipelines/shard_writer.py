@@ -26,7 +26,7 @@ from halofeed.schemas.file_layout import OBJECT, index_file, index_file_1
 from halofeed.schemas.identity import example_id
 from halofeed.schemas.index import ShardIndex
 from halofeed.schemas.tfrecord import HEADER_BYTES, RecordWriter
-from halofeed.system.checksum import crc32c
+from halofeed.system.checksum import BLOCK_BYTES, crc32c
 from halofeed.system.errors import CorruptFileError, JobError, SourceError
 from halofeed.system.threads import OrderedThreads
 
@@ -280,7 +280,9 @@ def _finished_index(
             budget = job.recipe.memory_budget(job.memory_bytes)
             contents = contents_of(references, sources, budget, threads, job.series_folder)
         # The fingerprint has the software, recipe, classes, references and contents, so an equal one means equal bytes.
-        if job.fingerprint(key, ordered, contents) == index.fingerprint:
+        # Earlier versions had larger blocks; all shards of a data set have blocks of one size.
+        has_blocks = index.raw_starts.keys() <= index.packed_bytes.keys() or index.block_bytes == BLOCK_BYTES
+        if has_blocks and job.fingerprint(key, ordered, contents) == index.fingerprint:
             if folder != job.folder:
                 output = OutputFolder(job.folder, job.holder)
                 for file, there in ((name, name), (index_file(name), index_name)):
