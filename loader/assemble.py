@@ -15,7 +15,7 @@ from halofeed.loader.augment.augmented_example import Windows, draw_windows_alon
 from halofeed.loader.augment.view import ImageShape, LazyArray, Ranges, SourceArray, View, copy_view
 from halofeed.loader.batch import COUNT, EPOCH, ID, LABELLED, SIZE, VALID, Batch, array_specs, split_id
 from halofeed.loader.batch_content import BatchContent
-from halofeed.loader.copy_plan import MappedRecords, plan_moves
+from halofeed.loader.copy_plan import MappedRecords, plan_copies
 from halofeed.loader.decode import read_text, stored_dtype
 from halofeed.loader.reading import (
     AREA,
@@ -36,7 +36,7 @@ from halofeed.loader.shards import Integers, ObjectLists, Shards
 from halofeed.schemas.fields import Field, unpack_sets
 from halofeed.schemas.identity import splitmix64
 from halofeed.schemas.manifest import Manifest
-from halofeed.schemas.native import kernel
+from halofeed.schemas.native import kernel, packing
 from halofeed.system.errors import UsageError
 
 _MAX_EPOCHS = 1 << 31
@@ -68,11 +68,11 @@ def _further_fields(manifest: Manifest, fields: Sequence[Field], content: BatchC
 
 
 def _keys_as_stored(grid: Sequence[Field]) -> dict[str, str]:
-    """Return the key of each raw field whose stored bytes are those of its array, by the field's name."""
+    """Return the key of each array field whose stored numbers are those of the batch, by the field's name."""
     return {
         field.name: field.keys[0]
         for field in grid
-        if field.encoding == "raw" and is_little_endian(field.dtype)
+        if field.is_array and not field.holds_sets and is_little_endian(field.dtype)
     }
 
 
@@ -135,7 +135,7 @@ class Assembler:
             content,
             # The id is in the index, and raw values are read or copied as bytes.
             parsed=[
-                *(field for field in self._fields if field.name != ID and not field.is_raw),
+                *(field for field in self._fields if field.name != ID and not field.is_array),
                 *_further_fields(manifest, self._fields, content),
             ],
             as_stored=self._as_stored,
@@ -143,7 +143,7 @@ class Assembler:
         )
         shown = tuple(stop - start for start, stop in self._slab)
         self.spec = array_specs(self._fields, content.include, shown=shown, frame=self._frame)
-        self.decodes = any(not field.is_raw for field in self._grid)
+        self.decodes = any(not field.is_array for field in self._grid)
         self._can_plan = self._finds_all_in_caches()
 
     def _finds_all_in_caches(self) -> bool:
@@ -236,6 +236,7 @@ class Assembler:
         return (
             not self.decodes
             and kernel.is_built()
+            and (packing.packs() or not any(field.is_packed for field in self._grid))
             and not any(
                 field.holds_sets or stored_dtype(field) != self.spec[field.name].dtype for field in self._grid
             )
@@ -266,9 +267,8 @@ class Assembler:
             Which rows were copied, bool [row]: those whose record has a valid frame.
         """
         fields, slab = self._grid, None if self._is_complete else self._slab
-        moves = plan_moves(fields, batch, self._padding, rows, windows, slab, records)
-        moved = kernel.move(moves, run_in_threads, (batch, self._padding, records))
-        return np.asarray(moved[: len(fields) * len(rows)].reshape(len(fields), len(rows)).all(axis=0))
+        plan = plan_copies(fields, batch, self._padding, rows, windows, slab, records)
+        return plan.run(run_in_threads, (batch, self._padding, records))
 
     def write_planned(self, batch: Batch, row: int, record: StoredRecord, view: View) -> bool:
         """Write a planned row's pixels; False if the row needs `write`.

@@ -31,6 +31,7 @@ from halofeed.prep.voxels.encode import ENCODERS
 from halofeed.prep.voxels.kernels import resize_bytes, resize_image
 from halofeed.prep.voxels.masks import mask_bytes
 from halofeed.schemas import keys
+from halofeed.schemas.encodings import ENCODINGS
 from halofeed.schemas.ledger import LedgerCounter
 from halofeed.schemas.tfexample import Value
 from halofeed.system.memory import ReserveMemory
@@ -39,9 +40,10 @@ BOX_BYTES = 2048
 """Bytes of an object with its features."""
 _WARNINGS = (FEWER_BITS, GRAY_BANDS, MORE_BANDS)
 """Notes of decoders about guesses, which are printed as warnings."""
-_ENCODED = {"raw": 0.0, "jpeg": 1.0, "png": 2.7}
-"""Maximum memory for encoding as a multiple of the pixels: an incompressible PNG needs a copy with swapped channels,
-and the file twice."""
+_ENCODED = {"raw": 0.0, "packed": 1.0, "jpeg": 1.0, "png": 2.7}
+_ENCODED_LABEL = {"raw": 0, "packed": 1, "jpeg": 3, "png": 3}
+"""Maximum memory for encoding as a multiple of the pixels, and of the pixels of a label: an incompressible PNG needs a
+copy with swapped channels, and the file twice."""
 
 
 def picture_bytes(
@@ -77,7 +79,7 @@ def picture_bytes(
     ]
     # The label image is resized while the encoded picture is held.
     if label_bytes:
-        encoded = 0 if recipe.encoding == "raw" else 3
+        encoded = _ENCODED_LABEL[recipe.encoding]
         label = label_bytes // max(1, plan.source_size[0] * plan.source_size[1])
         picked = resized[0] * plan.source_size[1] * label
         stages.append(output_bytes * 2 + picked + output_pixels * max(1, label) * (2 + encoded))
@@ -183,7 +185,7 @@ class PictureConverter:
             keys.FORMAT: recipe.encoding.encode(),
             **size_features(plan, orientation),
         }
-        if recipe.encoding != "raw":
+        if ENCODINGS[recipe.encoding].is_file:
             features[keys.KEY_SHA256] = hashlib.sha256(encoded).hexdigest().encode()
         facts = PictureFacts(
             pixel_sums=sum_pixels(shown),
@@ -208,7 +210,7 @@ class PictureConverter:
             orientation=orientation,
         )
         bad_objects = ADDERS[self.task](picture, features, facts)
-        return Record.of(reference, features, facts, bad_objects)
+        return Record.of(reference, features, facts, bad_objects, encoding=recipe.encoding)
 
 
 def _picture_warnings(image: DecodedImage, about_boxes: str | None) -> Iterator[str]:

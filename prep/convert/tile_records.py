@@ -45,6 +45,7 @@ from halofeed.prep.sources.files import SourceFiles
 from halofeed.prep.voxels.encode import ENCODERS
 from halofeed.prep.voxels.tile_pixels import pad_tile, scale_bytes, scale_window
 from halofeed.schemas import keys
+from halofeed.schemas.encodings import ENCODINGS
 from halofeed.schemas.file_layout import SELECTION
 from halofeed.schemas.identity import example_id
 from halofeed.schemas.tfexample import Value
@@ -386,9 +387,9 @@ class TileConverter:
             **source.features,
             **size_features(tile.plan, source.orientation),
         }
-        if recipe.encoding != "raw":
+        if ENCODINGS[recipe.encoding].is_file:
             features[keys.KEY_SHA256] = hashlib.sha256(encoded).hexdigest().encode()
-        return Record.of(reference, features, facts, number=tile.number)
+        return Record.of(reference, features, facts, number=tile.number, encoding=recipe.encoding)
 
     def _new_facts(self, tile: PictureTile) -> PictureFacts:
         """Return the facts of a record before its pixels and its annotations are known."""

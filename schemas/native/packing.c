@@ -143,15 +143,17 @@ static void load_row(Packing *packing, const uint8_t *row, int64_t number) {
     packing->current = copy;
 }
 
-/* Half-way between the least and the largest of a part's 16 numbers in a group, at `place` of the row. */
+/* Half-way between the least and the largest of a part's 16 numbers in a group, at `place` of the row; both as differences
+   to the first number, so that numbers around 0 are near each other. */
 static uint32_t base_of(const uint8_t *row, int64_t place, int64_t parts, int are_words) {
     const Word *words = (const Word *)row;
-    uint32_t least = 65535, most = 0;
-    for (int64_t at = place; at < place + UNITS * parts; at += parts) {
-        const uint32_t number = are_words ? words[at] : row[at];
-        least = number < least ? number : least, most = number > most ? number : most;
+    const uint32_t begin = are_words ? words[place] : row[place];
+    int32_t least = 0, most = 0;
+    for (int64_t at = place + parts; at < place + UNITS * parts; at += parts) {
+        const int32_t found = are_words ? (int16_t)(words[at] - begin) : (int8_t)(row[at] - begin);
+        least = found < least ? found : least, most = found > most ? found : most;
     }
-    return (least + most + 1) >> 1;
+    return begin + (uint32_t)((least + most + 1) >> 1);
 }
 
 /* Writes the bases, and the row above the first row that they are. */

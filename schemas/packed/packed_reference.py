@@ -101,14 +101,17 @@ def _pack_groups(rows: Bytes, layout: PackedLayout) -> bytes:
     # The last group repeats the last unit, so that it needs no more bits than the others.
     numbers = np.pad(numbers, ((0, 0), (0, grouped - layout.units), (0, 0)), "edge").astype(np.int64)
     first = numbers[0].reshape(layout.groups, GROUP_UNITS, layout.parts)
-    # The row above the first one: half-way between a group's extremes.
-    bases = (first.min(axis=1) + first.max(axis=1) + 1) >> 1
+    half = 1 << (bits - 1)
+    # The row above the first one: half-way between a group's extremes, as differences to its first number, so that
+    # numbers around 0 are near each other.
+    from_first = (first - first[:, :1] + half) % (2 * half) - half
+    middle = (from_first.min(axis=1) + from_first.max(axis=1) + 1) >> 1
+    bases = (first[:, 0] + middle) % (2 * half)
     above = np.concatenate([np.repeat(bases, GROUP_UNITS, axis=0)[None], numbers[:-1]])
     deltas = numbers - above
     if layout.unit_bytes == 3:  # green, and what red and blue differ by from it
         red, green, blue = np.moveaxis(deltas, -1, 0)
         deltas = np.stack([green, red - green, blue - green], axis=-1)
-    half = 1 << (bits - 1)
     deltas = (deltas + half) % (2 * half) - half
     # [row, group, part, 16]
     deltas = deltas.reshape(len(rows), layout.groups, GROUP_UNITS, layout.parts).swapaxes(2, 3)

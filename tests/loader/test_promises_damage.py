@@ -55,8 +55,8 @@ def places(folder):
         record = loader.stored(number)
         name, _, place = record.place.partition(": record at byte ")
         start = int(place.partition(" ")[0].replace(",", ""))
-        sizes = loader._shards.raw_bytes.items()
-        raw = [(begin := record.raw_start(key), begin + size) for key, size in sizes]
+        keys = loader._shards.array_bytes
+        raw = [(begin := record.value_start(key), begin + record.value_bytes(key)) for key in keys]
         found.append((name, start, record.end, record.id, raw))
     return found
 
