@@ -18,6 +18,11 @@
 
 #define STRIP 16384 /* bytes of rows that are assembled in the L1 cache before they are written */
 
+/* Bytes of a table's windows, and of one window, from which on they bypass the cache, which could not hold the result until
+   it is used. */
+#define STREAMED_TABLE (1 << 24)
+#define STREAMED_WINDOW (1 << 19)
+
 /* A row of halofeed.schemas.native.packing.Unpacks: a window of a packed value. Axes are depth (planes), height, width;
    `start` is its first stored pixel along each axis, and `backwards` says which axes are mirrored. `flags` has a byte for
    each band: 0 if its checksum was not compared yet; address 0: checksums are not compared, 1: they always are. */
@@ -525,6 +530,11 @@ static int64_t memory_of(const Unpack *unpack) {
     return is_inside(unpack) ? unpack->shape[2] * layout->pixel + 2 * UNITS * layout->unit + STRIP + LINE : 0;
 }
 
+static int64_t bytes_of(const Unpack *unpack) {
+    const Layout *layout = address(unpack->layout);
+    return is_inside(unpack) ? unpack->shape[0] * unpack->shape[1] * unpack->shape[2] * layout->pixel : 0;
+}
+
 /* Unpacks the planes of a window, whose sizes in a row are known. */
 static int unpack_planes(const Unpack *unpack, Rows *rows, Extend extend) {
     const Layout *layout = rows->layout;
@@ -576,19 +586,22 @@ static int is_framed(const Unpack *unpack) {
            (unpack->length_checksum < 0 || read_u32(header + 8) == (uint32_t)unpack->length_checksum);
 }
 
-/* Unpacks the windows of a table from `next` on; any number of threads may call it at the same time. */
+/* Unpacks the windows of a table from `next` on; any number of threads may call it at the same time. `streams`: 1 bypasses
+   the cache, 0 does not, -1 does where that is faster. */
 void halofeed_unpack(Unpack *unpacks, int64_t count, _Atomic int64_t *next, int streams, Extend extend) {
-    int64_t size = 0;
+    int64_t needed = 0, all_bytes = 0;
     for (int64_t at = 0; at < count; at++) {
-        const int64_t needed = memory_of(&unpacks[at]);
-        if (needed > size) size = needed;
+        const int64_t of_window = memory_of(&unpacks[at]);
+        if (of_window > needed) needed = of_window;
+        all_bytes += bytes_of(&unpacks[at]);
     }
-    uint8_t *memory = malloc((size_t)size + 1);
+    uint8_t *memory = malloc((size_t)needed + 1);
     if (!memory) return; /* the windows are left, and the caller unpacks them otherwise */
     for (int64_t at; (at = atomic_fetch_add(next, 1)) < count;) {
         Unpack *unpack = &unpacks[at];
         if (unpack->header && !is_framed(unpack)) continue;
-        unpack->done = unpack_window(unpack, memory, streams, extend);
+        const int is_large = all_bytes >= STREAMED_TABLE || bytes_of(unpack) >= STREAMED_WINDOW;
+        unpack->done = unpack_window(unpack, memory, streams < 0 ? is_large : streams, extend);
     }
     free(memory);
 }

@@ -124,8 +124,8 @@ FOR(BMI2) static inline void split_words_bmi2(const uint8_t *deltas, int64_t bit
 #define FOR_SET FOR(BMI2)
 #include "packing_rows.h"
 
-/* Whether the processor has the instructions, and runs `pext` in hardware: AMD's before Zen 3 take 18 cycles and more
-   for it (A. Fog, Instruction tables; https://uops.info), longer than the plain code. */
+/* Whether the processor has the instructions, and runs `pext` in hardware. AMD's before Zen 3 take up to 300 cycles for it
+   instead of 3, so emulators exclude them too (https://github.com/merryhime/dynarmic). */
 static int has_bmi2(void) {
     return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi2") && !__builtin_cpu_is("znver1") &&
            !__builtin_cpu_is("znver2");
