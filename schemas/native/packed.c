@@ -530,7 +530,7 @@ static int64_t memory_of(const Unpack *unpack) {
     return is_inside(unpack) ? unpack->shape[2] * layout->pixel + 2 * UNITS * layout->unit + STRIP + LINE : 0;
 }
 
-static int64_t bytes_of(const Unpack *unpack) {
+static int64_t window_bytes(const Unpack *unpack) {
     const Layout *layout = address(unpack->layout);
     return is_inside(unpack) ? unpack->shape[0] * unpack->shape[1] * unpack->shape[2] * layout->pixel : 0;
 }
@@ -593,14 +593,14 @@ void halofeed_unpack(Unpack *unpacks, int64_t count, _Atomic int64_t *next, int 
     for (int64_t at = 0; at < count; at++) {
         const int64_t of_window = memory_of(&unpacks[at]);
         if (of_window > needed) needed = of_window;
-        all_bytes += bytes_of(&unpacks[at]);
+        all_bytes += window_bytes(&unpacks[at]);
     }
     uint8_t *memory = malloc((size_t)needed + 1);
     if (!memory) return; /* the windows are left, and the caller unpacks them otherwise */
     for (int64_t at; (at = atomic_fetch_add(next, 1)) < count;) {
         Unpack *unpack = &unpacks[at];
         if (unpack->header && !is_framed(unpack)) continue;
-        const int is_large = all_bytes >= STREAMED_TABLE || bytes_of(unpack) >= STREAMED_WINDOW;
+        const int is_large = all_bytes >= STREAMED_TABLE || window_bytes(unpack) >= STREAMED_WINDOW;
         unpack->done = unpack_window(unpack, memory, streams < 0 ? is_large : streams, extend);
     }
     free(memory);
