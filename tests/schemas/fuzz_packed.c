@@ -342,17 +342,19 @@ typedef struct {
     Unpack *unpacks;
     int64_t count;
     _Atomic int64_t *next;
+    pthread_barrier_t *start;
 } Work;
 
 static void *work(void *given) {
     const Work *of = given;
+    pthread_barrier_wait(of->start);
     halofeed_unpack(of->unpacks, of->count, of->next, -1, extend);
     return 0;
 }
 
 static void run_threads(void) {
     enum { WINDOWS = 200, THREADS = 4 };
-    const Layout layout = {3, 70, 50, 3, 3};
+    const Layout layout = {4, 150, 200, 3, 3}; /* so large that threads work at the same time */
     uint8_t *source = malloc((size_t)bytes_of_array(&layout));
     extend(0, source, 0); /* makes the table of this program's checksum */
     fill_source(&layout, source);
@@ -373,7 +375,9 @@ static void run_threads(void) {
         memcpy(unpacks[at].target_stride, targets[at].stride, sizeof unpacks[at].target_stride);
     }
     _Atomic int64_t next = 0;
-    Work shared = {unpacks, WINDOWS, &next};
+    pthread_barrier_t start;
+    pthread_barrier_init(&start, 0, THREADS);
+    Work shared = {unpacks, WINDOWS, &next, &start};
     pthread_t threads[THREADS];
     for (int at = 0; at < THREADS; at++) pthread_create(&threads[at], 0, work, &shared);
     for (int at = 0; at < THREADS; at++) pthread_join(threads[at], 0);
