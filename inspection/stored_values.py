@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from halofeed.prep.formats.picture.picture_formats import check_encoded_image
+from halofeed.schemas.color_planes import color_window
 from halofeed.schemas.fields import Field
 from halofeed.schemas.packed.packed_arrays import unpack
 from halofeed.schemas.packed.packed_layout import PackedLayout
@@ -187,6 +188,13 @@ def _undecodable(data: memoryview, field: Field) -> str:
     return f"not a {field.encoding} image that can be decoded"
 
 
+def _colors(data: memoryview, field: Field) -> NDArray[Any] | None:
+    if len(data) != field.stored_bytes:
+        return None
+    height, width, _ = field.shape
+    return color_window(np.frombuffer(data, np.uint8), (height, width), ((0, height), (0, width)))
+
+
 _RAW = StoredForm(problems=_raw_problems, array=_raw_array, checksum_problems=block_problems)
 _PACKED = StoredForm(problems=_packed_problems, array=_packed_array, checksum_problems=_value_problems)
 FORMS = {
@@ -194,6 +202,7 @@ FORMS = {
     "sets": _RAW,
     "packed": _PACKED,
     "packed_sets": _PACKED,
+    "yuv420": StoredForm(problems=_raw_problems, array=_colors, checksum_problems=block_problems),
     "jpeg": StoredForm(problems=_file_problems, array=_decoded, extension=".jpg"),
     "png": StoredForm(problems=_file_problems, array=_decoded, extension=".png"),
 }

@@ -72,7 +72,7 @@ def _keys_as_stored(grid: Sequence[Field]) -> dict[str, str]:
     return {
         field.name: field.keys[0]
         for field in grid
-        if field.is_array and not field.holds_sets and is_little_endian(field.dtype)
+        if field.is_array and not (field.holds_sets or field.holds_planes) and is_little_endian(field.dtype)
     }
 
 

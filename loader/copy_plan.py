@@ -24,7 +24,8 @@ from halofeed.loader.augment.view import Ranges
 from halofeed.loader.record import StoredRecord
 from halofeed.loader.shards import Bytes, Integers, Shards
 from halofeed.schemas.fields import Field
-from halofeed.schemas.native import kernel, packing
+from halofeed.schemas.native import coloring, kernel, packing
+from halofeed.schemas.native.coloring import Colorings
 from halofeed.schemas.native.kernel import (
     FRAME,
     KERNEL_AXES,
@@ -154,12 +155,14 @@ class CopyPlan:
         raw_fields: number of raw fields.
         moves: copies of raw windows, all rows of one field after the other, then padding.
         unpacks: windows of packed values, all rows of one field after the other.
+        colorings: windows of color planes, all rows of one field after the other.
     """
 
     rows: int
     raw_fields: int
     moves: Moves
     unpacks: Unpacks
+    colorings: Colorings
 
     def run(self, run_in_threads: Callable[[Callable[[], None]], None], owners: object) -> NDArray[np.bool_]:
         """Fill the rows, and return which are complete, bool [row]; see `halofeed.schemas.native.kernel.move`."""
@@ -167,6 +170,9 @@ class CopyPlan:
         if len(self.unpacks):
             unpacked = packing.unpack_all(self.unpacks, run_in_threads, owners)
             done = np.concatenate([done, unpacked.reshape(-1, self.rows)])
+        if len(self.colorings):
+            colored = coloring.color_all(self.colorings, run_in_threads, owners)
+            done = np.concatenate([done, colored.reshape(-1, self.rows)])
         if len(self.moves):
             moved = kernel.move(self.moves, run_in_threads, owners)[: self.raw_fields * self.rows]
             done = np.concatenate([done, moved.reshape(-1, self.rows)])
@@ -208,12 +214,18 @@ def plan_copies(
         for field, table in zip(fields, targets, strict=True)
         if field.is_packed
     ]
+    colorings = [
+        _plan_colorings(field, table, windows, slab, records)
+        for field, table in zip(fields, targets, strict=True)
+        if field.holds_planes
+    ]
     none = no_moves(0)
     return CopyPlan(
         rows=len(rows),
         raw_fields=len(raw),
         moves=np.concatenate([none, *raw, *pads]),
         unpacks=np.concatenate(unpacks or [none]),
+        colorings=np.concatenate(colorings or [none]),
     )
 
 
@@ -231,6 +243,24 @@ def _plan_unpacks(
     table[:, packing.BACKWARDS][:, outer:] = windows.backwards
     table[:, packing.TARGET], table[:, packing.TARGET_STRIDES] = moves[:, TARGET], moves[:, TARGET_STRIDES]
     table[:, packing.FLAGS] = records.flags(key)
+    return table
+
+
+def _plan_colorings(
+    field: Field, moves: Moves, windows: Windows, slab: Ranges | None, records: MappedRecords
+) -> Colorings:
+    """Return the windows of a field of color planes, for the targets of its `moves`."""
+    table = coloring.no_colorings(len(moves), field.shape[:2])
+    table[:, coloring.VALUE], table[:, coloring.START] = (
+        records.addresses(field.keys[0]),
+        _box_start(windows, slab),
+    )
+    table[:, coloring.SHAPE], table[:, coloring.BACKWARDS] = moves[:, SHAPE][:, 1:], windows.backwards
+    table[:, coloring.TARGET], table[:, coloring.TARGET_STRIDE] = (
+        moves[:, TARGET],
+        moves[:, TARGET_STRIDES][:, 1],
+    )
+    table[:, coloring.FRAME] = moves[:, FRAME]
     return table
 
 

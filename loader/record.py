@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 
 from halofeed.loader.augment.view import ImageShape, Ranges, View, common, slices_within
 from halofeed.loader.shards import Bytes, Integers, ObjectLists, Shards
+from halofeed.schemas.color_planes import color_window
 from halofeed.schemas.fields import Field
 from halofeed.schemas.native import kernel
 from halofeed.schemas.packed.packed_layout import BAND_ROWS, SLACK_BYTES
@@ -631,7 +632,7 @@ def array_of(record: StoredRecord, field: Field, dtype: np.dtype[Any], axes: int
         dtype: its stored dtype, little-endian.
         axes: number of leading axes that a view has.
     """
-    kind = PackedArray if field.is_packed else StoredArray
+    kind = PackedArray if field.is_packed else ColoredPlanes if field.holds_planes else StoredArray
     return kind(record, field.keys[0], field.stored_shape, dtype, axes)
 
 
@@ -676,6 +677,58 @@ def _merged(starts: Integers, stops: Integers, gap: int) -> list[tuple[int, int]
     (cuts,) = np.nonzero(starts[1:] - stops[:-1] > gap)
     first, last = starts[[0, *(cuts + 1)]], stops[[*cuts, -1]]
     return list(zip(first.tolist(), last.tolist(), strict=True))
+
+
+class ColoredPlanes(RecordArray):
+    """The RGB pixels of a picture that is stored as color planes; see `halofeed.schemas.color_planes`."""
+
+    __slots__ = ()
+
+    def _copy_at_once(self, view: View, out: NDArray[Any]) -> bool:
+        """Color the view straight into `out`; False if axes are transposed or the shard is not mapped."""
+        if view.order != (0, 1) or out.dtype != self.dtype:
+            return False
+        if not out.size:  # a slab may hold nothing of a small picture
+            return True
+        value = self._record.mapped_value(self._key, lambda: self._runs(view.box))
+        if value is None:
+            return False
+        color_window(value, self._size, view.box, view.backwards, out)
+        return not self._record.is_lost()
+
+    def _read_chunks(self, shown: Ranges) -> Iterator[tuple[Ranges, NDArray[Any]]]:
+        if any(low >= high for low, high in shown):
+            return
+        self._record.prefetch(self._key, lambda: self._runs(shown))
+        width, columns = self._size[1], shown[1]
+        for (low, high), _ in self._chunk_boxes(shown, 0):
+            # Complete rows of both planes, from an even row to an even row, are a small picture.
+            first, last = low // 2 * 2, -(-high // 2) * 2
+            planes = np.empty((last - first) * width * 3 // 2, np.uint8)
+            split = (last - first) * width
+            starts, lengths = self._plane_runs(first, last)
+            for start, length, part in zip(starts, lengths, (planes[:split], planes[split:]), strict=True):
+                self._record.fetch(self._key, [start], length, part)
+            box = ((low - first, high - first), columns)
+            yield ((low, high), columns), color_window(planes, (last - first, width), box)
+
+    @property
+    def _size(self) -> tuple[int, int]:
+        return self.shape[0], self.shape[1]
+
+    def _plane_runs(self, first: int, last: int) -> tuple[list[int], list[int]]:
+        """Return where the luma and the chroma of even rows begin in the value, and their bytes."""
+        height, width = self._size
+        return [first * width, (height + first // 2) * width], [
+            (last - first) * width,
+            (last - first) // 2 * width,
+        ]
+
+    def _runs(self, box: Ranges) -> tuple[list[int], int]:
+        """Return runs of one length that cover the rows of a box in both planes; see `ByteRuns`."""
+        first, last = box[0][0] // 2 * 2, -(-box[0][1] // 2) * 2
+        (luma, chroma), (_, length) = self._plane_runs(first, last)
+        return [luma, luma + length, chroma], length
 
 
 class StoredArray(RecordArray):
