@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from halofeed.inspection.dataset_files import DatasetFiles, open_files
 from halofeed.prep.convert.tallies import count_labels
-from halofeed.prep.formats.picture.picture_formats import check_encoded_image
+from halofeed.prep.voxels.encoded_image import check_encoded_image
 from halofeed.schemas import keys
 from halofeed.schemas.fields import Field, count_set_members, ids_of_field, top_classes, unknown_bits
 from halofeed.schemas.index import ShardIndex

@@ -37,7 +37,7 @@ from halofeed.inspection.stored_records import (
     text_of,
 )
 from halofeed.inspection.verify_tile import tile_problems
-from halofeed.prep.formats.picture.picture_formats import check_encoded_image
+from halofeed.prep.voxels.encoded_image import check_encoded_image
 from halofeed.prep.voxels.intensity import as_numbers
 from halofeed.schemas import keys
 from halofeed.schemas.fields import Field

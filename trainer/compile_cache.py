@@ -104,7 +104,11 @@ def compile_cache(folder: Path | None) -> Iterator[ProgramFiles | None]:
     files = ProgramFiles(folder)
     settings = {**_SETTINGS, "jax_compilation_cache_dir": os.fspath(folder)}
     before = {name: getattr(jax.config, name) for name in settings}
-    of_jax.get_file_cache = lambda _: (files, os.fspath(folder))  # type: ignore[assignment]
+
+    def store_of_path(path: str) -> Any:
+        return files, path
+
+    of_jax.get_file_cache = store_of_path
     try:
         _configure(settings)
         reset_cache()  # JAX asks for its store once
