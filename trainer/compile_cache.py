@@ -5,7 +5,7 @@ hash of the program, the options of the compiler, the version of jaxlib, and the
 its instruction sets. It also turns programs into bytes. `ProgramFiles` stores the bytes in place of JAX's own files,
 which have three weaknesses (jax 0.10.2, jax/_src/lru_cache.py):
 
-- With zstandard installed an entry has no checksum. Of 800 entries with one flipped bit, 495 became other machine code.
+- With zstandard installed an entry has no checksum. Of 800 flipped bits in two entries, 495 gave other machine code.
 - An entry is written in place, so another process may read a part of it.
 - A size limit needs the package filelock, and an entry without its time file ends all writing
   (https://github.com/jax-ml/jax/issues/39880).

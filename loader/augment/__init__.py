@@ -95,6 +95,7 @@ Scene, Others = Example, PartnerSampler
 def check_augmentations(given: object) -> tuple[Augmentation | Combination, ...]:
     """Return augmentations as a tuple; UsageError if an item is not an augmentation.
 
+    >>> from halofeed.loader import FlipLeftRight
     >>> check_augmentations([FlipLeftRight()])
     (FlipLeftRight(probability=0.5),)
     """
