@@ -130,9 +130,9 @@ def bench(
         COPY: _copying(batches.batch_size, batch_bytes),
         DISK: _reading(open_store(folder), plain.manifest.split(batches.split).shards),
     }
-    encoding = plain.manifest.field("image").encoding
+    image = plain.manifest.field("image")
     # Raw pixels are copied, not decoded.
-    if encoding != "raw":
+    if not image.is_raw:
         parts[DECODE] = _decoding(plain)
     parts[PLAIN], parts[VERIFIED] = _batches(plain), _batches(verified)
     if batches.augment:
@@ -148,7 +148,7 @@ def bench(
         )
     what = (
         f"{plain.manifest.name} {plain.manifest.version}, {batches.split}: {plural(plain.num_records, 'record')}, "
-        f"{encoding}, batches "
+        f"{image.encoding}, batches "
         f"of {batches.batch_size} ({human_bytes(batch_bytes)}), {plural(available_cores(), 'core')}"
     )
     return Bench(what=what, rates=_measured(parts, seconds))

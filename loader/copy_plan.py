@@ -1,8 +1,8 @@
-"""Tables of memory addresses for the kernel, which puts the raw values of a batch's records into its rows.
+"""Tables of memory addresses for the kernel, which puts the arrays of a batch's records into its rows.
 
-A copy plan (`plan_moves`) copies windows from memory-mapped shards, for all rows in one call. It applies if no checksum
-is left to compute. Only the TFRecord frames are compared, and each file's stamp once per batch instead of once per
-record. So a row costs little more than its copy.
+A copy plan (`CopyPlan`) copies or unpacks windows from memory-mapped shards, for all rows in one call. It applies if no
+checksum is left to compute. Only the TFRecord frames are compared, and each file's stamp once per batch instead of once
+per record. So a row costs little more than its copy.
 
 `VerifiedReads` read complete records from local files, one per call, and compute their checksums. They apply if
 checksums are left to compute and all raw values go into the batch as they are stored.
@@ -11,7 +11,7 @@ checksums are left to compute and all raw values go into the batch as they are s
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -21,10 +21,12 @@ from numpy.typing import NDArray
 
 from halofeed.loader.augment.augmented_example import Windows
 from halofeed.loader.augment.view import Ranges
+from halofeed.loader.planes import offset_of, scale_of, scaled_slab, scaled_windows
 from halofeed.loader.record import StoredRecord
 from halofeed.loader.shards import Bytes, Integers, Shards
 from halofeed.schemas.fields import Field
-from halofeed.schemas.native import kernel
+from halofeed.schemas.native import coloring, kernel, packing
+from halofeed.schemas.native.coloring import Colorings
 from halofeed.schemas.native.kernel import (
     FRAME,
     KERNEL_AXES,
@@ -37,8 +39,10 @@ from halofeed.schemas.native.kernel import (
     Moves,
     no_moves,
 )
+from halofeed.schemas.native.packing import Unpacks
+from halofeed.schemas.packed.packed_layout import PackedLayout
 from halofeed.schemas.shard_file import OpenFile
-from halofeed.schemas.tfrecord import FOOTER_BYTES, HEADER_BYTES
+from halofeed.schemas.tfrecord import HEADER_BYTES
 from halofeed.system.checksum import block_shifts, crc32c, mask_crc
 
 MAX_REST_BYTES = 1 << 24
@@ -102,7 +106,22 @@ class MappedRecords:
 
     def addresses(self, key: str) -> Integers:
         """Return the memory addresses of the records' values, int64 [record]."""
-        return self._bases + self._shards.raw_starts[key][self._numbers]
+        return self._bases + self._shards.value_starts[key][self._numbers]
+
+    def layout(self, key: str) -> PackedLayout:
+        """Return the layout of a packed value."""
+        return self._shards.layouts[key]
+
+    def sizes(self, key: str) -> Integers:
+        """Return the stored bytes of the records' values, int64 [record]."""
+        return self._shards.value_bytes[key][self._numbers]
+
+    def flags(self, key: str) -> Integers:
+        """Return what tells the kernel which bands to verify, int64 [record]; see `packing.FLAGS`."""
+        shards = self._shards
+        if shards.verify != "first":
+            return np.full(len(self._numbers), packing.ALWAYS if shards.verify == "always" else packing.NEVER)
+        return _row_addresses(shards.verified_parts[key])[self._numbers]
 
     def frames(self) -> Integers:
         """Return where headers and footers are and what they must state, int64 [record, 5]; `FRAME` has the columns."""
@@ -128,7 +147,40 @@ def _length_checksum(length: int) -> int:
     return mask_crc(crc32c(length.to_bytes(8, "little")))
 
 
-def plan_moves(
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class CopyPlan:
+    """Tables that fill rows of a batch.
+
+    Args:
+        rows: number of rows.
+        raw_fields: number of raw fields.
+        moves: copies of raw windows, all rows of one field after the other, then padding.
+        unpacks: windows of packed values, all rows of one field after the other.
+        colorings: windows of color planes, all rows of one field after the other.
+    """
+
+    rows: int
+    raw_fields: int
+    moves: Moves
+    unpacks: Unpacks
+    colorings: Colorings
+
+    def run(self, run_in_threads: Callable[[Callable[[], None]], None], owners: object) -> NDArray[np.bool_]:
+        """Fill the rows, and return which are complete, bool [row]; see `halofeed.schemas.native.kernel.move`."""
+        done = np.ones((1, self.rows), np.bool_)
+        if len(self.unpacks):
+            unpacked = packing.unpack_all(self.unpacks, run_in_threads, owners)
+            done = np.concatenate([done, unpacked.reshape(-1, self.rows)])
+        if len(self.colorings):
+            colored = coloring.color_all(self.colorings, run_in_threads, owners)
+            done = np.concatenate([done, colored.reshape(-1, self.rows)])
+        if len(self.moves):
+            moved = kernel.move(self.moves, run_in_threads, owners)[: self.raw_fields * self.rows]
+            done = np.concatenate([done, moved.reshape(-1, self.rows)])
+        return np.asarray(done.all(axis=0))
+
+
+def plan_copies(
     fields: Sequence[Field],
     batch: Mapping[str, NDArray[Any]],
     padding: Mapping[str, NDArray[Any]],
@@ -136,11 +188,11 @@ def plan_moves(
     windows: Windows,
     slab: Ranges | None,
     records: MappedRecords,
-) -> Moves:
-    """Return the kernel's moves that fill rows of a batch: all rows of one array after the other, then padding.
+) -> CopyPlan:
+    """Return the tables that fill rows of a batch.
 
     Args:
-        fields: the raw fields to fill; each has one key.
+        fields: the array fields to fill; each has one key.
         batch: arrays [row, axis ..., channel, or none], each contiguous.
         padding: values for the parts of a row outside its window, of a row's shape, by name. A name is missing if
             windows always fill the row.
@@ -149,30 +201,108 @@ def plan_moves(
         slab: the part of each window that the batch holds, as (start, stop) per axis as seen; None is all.
         records: each row's record.
     """
+    targets = _plan_moves(fields, batch, rows, windows, slab, records)
+    raw = [table for field, table in zip(fields, targets, strict=True) if field.is_raw]
+    pads = [
+        _pad_moves(padding[field.name], table, _shown_of(field, windows, slab)[1], axis)
+        for field, table in zip(fields, targets, strict=True)
+        if field.name in padding
+        for axis in range(windows.shape.shape[1])
+    ]
+    unpacks = [
+        _plan_unpacks(field, table, windows, slab, records)
+        for field, table in zip(fields, targets, strict=True)
+        if field.is_packed
+    ]
+    colorings = [
+        _plan_colorings(field, table, windows, slab, records)
+        for field, table in zip(fields, targets, strict=True)
+        if field.holds_planes
+    ]
+    none = no_moves(0)
+    return CopyPlan(
+        rows=len(rows),
+        raw_fields=len(raw),
+        moves=np.concatenate([none, *raw, *pads]),
+        unpacks=np.concatenate(unpacks or [none]),
+        colorings=np.concatenate(colorings or [none]),
+    )
+
+
+def _plan_unpacks(
+    field: Field, moves: Moves, windows: Windows, slab: Ranges | None, records: MappedRecords
+) -> Unpacks:
+    """Return the windows of a packed field to unpack, for the targets of its `moves`."""
+    key, axes = field.keys[0], windows.start.shape[1]
+    outer = KERNEL_AXES - axes
+    layout = records.layout(key)
+    table = packing.no_unpacks(len(moves), layout)
+    table[:, packing.VALUE], table[:, packing.VALUE_BYTES] = records.addresses(key), records.sizes(key)
+    table[:, packing.START][:, outer:] = _box_start(windows, slab)
+    table[:, packing.SHAPE], table[:, packing.FRAME] = moves[:, SHAPE], moves[:, FRAME]
+    table[:, packing.BACKWARDS][:, outer:] = windows.backwards
+    table[:, packing.TARGET], table[:, packing.TARGET_STRIDES] = moves[:, TARGET], moves[:, TARGET_STRIDES]
+    table[:, packing.FLAGS] = records.flags(key)
+    return table
+
+
+def _plan_colorings(
+    field: Field, moves: Moves, windows: Windows, slab: Ranges | None, records: MappedRecords
+) -> Colorings:
+    """Return the windows of a field of color planes, for the targets of its `moves`."""
+    table = coloring.no_colorings(len(moves), field.shape[:2])
+    table[:, coloring.VALUE], table[:, coloring.START] = (
+        records.addresses(field.keys[0]),
+        _box_start(windows, slab),
+    )
+    table[:, coloring.SHAPE], table[:, coloring.BACKWARDS] = moves[:, SHAPE][:, 1:], windows.backwards
+    table[:, coloring.TARGET], table[:, coloring.TARGET_STRIDE] = (
+        moves[:, TARGET],
+        moves[:, TARGET_STRIDES][:, 1],
+    )
+    table[:, coloring.FRAME] = moves[:, FRAME]
+    return table
+
+
+def _plan_moves(
+    fields: Sequence[Field],
+    batch: Mapping[str, NDArray[Any]],
+    rows: Integers,
+    windows: Windows,
+    slab: Ranges | None,
+    records: MappedRecords,
+) -> NDArray[np.int64]:
+    """Return the moves of each row of each field, int64 [field, row, column]; see `plan_copies`."""
     count, axes = windows.start.shape
     outer = KERNEL_AXES - axes  # leading axes of the kernel that the image lacks; their size is 1
-    first, shown = _first_shown(windows, slab)
     signs = 1 - 2 * windows.backwards.astype(np.int64)
     moves = no_moves(len(fields) * count)
     tables = moves.reshape(len(fields), count, -1)
     tables[:, :, FRAME] = records.frames()
-    tables[:, :, SHAPE][:, :, outer:] = shown
     for field, table in zip(fields, tables, strict=True):
         stored, out = field.stored_shape, batch[field.name]
+        first, shown = _shown_of(field, windows, slab)
+        table[:, SHAPE][:, outer:] = shown
         pixel = math.prod(stored[axes:]) * out.itemsize
         strides = np.array([pixel * math.prod(stored[axis + 1 : axes]) for axis in range(axes)])
-        table[:, SOURCE] = records.addresses(field.keys[0]) + first @ strides
+        table[:, SOURCE] = records.addresses(field.keys[0]) + offset_of(field) + first @ strides
         table[:, TARGET] = out.ctypes.data + rows * out.strides[0]
         table[:, SOURCE_STRIDES][:, outer:] = signs * strides
         table[:, TARGET_STRIDES][:, outer:] = out.strides[1 : axes + 1]
         table[:, PIXEL_BYTES] = pixel
-    pads = [
-        _pad_moves(padding[field.name], table, shown, axis)
-        for field, table in zip(fields, tables, strict=True)
-        if field.name in padding
-        for axis in range(axes)
-    ]
-    return np.concatenate([moves, *pads]) if pads else moves
+    return tables
+
+
+def _shown_of(field: Field, windows: Windows, slab: Ranges | None) -> tuple[Integers, Integers]:
+    """Return `_first_shown` for a field, which may be a plane of a picture."""
+    scale = scale_of(field)
+    return _first_shown(scaled_windows(windows, scale), None if slab is None else scaled_slab(slab, scale))
+
+
+def _box_start(windows: Windows, slab: Ranges | None) -> Integers:
+    """Return the lowest stored position that each row shows, int64 [row, axis]."""
+    first, shown = _first_shown(windows, slab)
+    return np.asarray(first - windows.backwards * (shown - 1))
 
 
 def _first_shown(windows: Windows, slab: Ranges | None) -> tuple[Integers, Integers]:
@@ -217,16 +347,16 @@ class VerifiedReads:
         self._shards, self._files, self._numbers = shards, files, numbers
         self._stamps = {shard: opened.stamp for shard, opened in files.items()}
         lengths = shards.lengths[numbers]
-        self._rest_bytes = lengths + HEADER_BYTES + FOOTER_BYTES - shards.all_raw_bytes
+        self._rest_bytes = shards.rest_bytes(numbers)
         self._rest_ends = np.cumsum(self._rest_bytes)
         self._rest = np.empty(int(self._rest_bytes.sum()), np.uint8)
-        self._checksums = {key: shards.raw_checksums[key][numbers] for key in into}
+        self._checksums = {key: shards.value_checksums[key][numbers] for key in into}
         # `Value` and `Read` of kernel.c name the columns of these tables.
         self._values = np.empty((len(numbers), len(into), kernel.VALUE_COLUMNS), np.int64)
-        for place, (key, size) in enumerate(shards.raw_bytes.items()):
+        for place, (key, size) in enumerate(shards.array_bytes.items()):
             self._values[:, place] = np.stack(
                 np.broadcast_arrays(
-                    shards.raw_starts[key][numbers],
+                    shards.value_starts[key][numbers],
                     size,
                     into[key],
                     _row_addresses(self._checksums[key]),
@@ -256,15 +386,16 @@ class VerifiedReads:
             CorruptFileError, SystemLimitError: as `Shards.open_all`.
         """
         # The kernel puts each raw value into the batch; others would need additional memory.
-        if not kernel.reads() or into.keys() != shards.raw_bytes.keys() or not into:
+        if not kernel.reads() or into.keys() != shards.array_bytes.keys() or not into or shards.layouts:
             return None
         # Without checksums to compute, the copy plan is faster.
         if shards.is_verified(numbers, tuple(into)):
             return None
-        rest_bytes = int(shards.lengths[numbers].sum()) - len(numbers) * shards.all_raw_bytes
         files = shards.open_all(numbers)
         # The kernel reads by descriptor, and a transferred file has none.
-        if not files or any(file.is_transferred for file in files.values()) or rest_bytes > MAX_REST_BYTES:
+        if not files or any(file.is_transferred for file in files.values()):
+            return None
+        if int(shards.rest_bytes(numbers).sum()) > MAX_REST_BYTES:
             return None
         return cls(shards, files, numbers, into)
 

@@ -206,6 +206,8 @@ class ShardIndex:
         columns += self.packed_bytes.values()
         if any(column.shape != self.offsets.shape for column in columns) or self.offsets.ndim != 1:
             raise ValueError("the columns differ in length")
+        if not self.packed_bytes.keys() <= self.raw_starts.keys():
+            raise ValueError("a packed value has a size and no start")
         if any(sums.ndim != 2 or len(sums) != len(self) for sums in self.raw_checksums.values()):
             raise ValueError("the block checksums are not [record, block]")
 
@@ -221,8 +223,8 @@ class ShardIndex:
         inside &= self.lengths <= np.minimum(self.file_bytes - FOOTER_BYTES - first, MAX_EXAMPLE_BYTES)
         for starts in self.raw_starts.values():
             inside &= (starts >= first) & (starts - first <= self.lengths)
-        for sizes in self.packed_bytes.values():
-            inside &= (sizes >= 0) & (sizes <= self.lengths)
+        for key, sizes in self.packed_bytes.items():
+            inside &= (sizes >= 0) & (sizes <= self.lengths - (self.raw_starts[key] - first))
         if not inside.all():
             raise ValueError(
                 f"record {np.argmin(inside)} is outside the shard's {plural(self.file_bytes, 'byte')}"

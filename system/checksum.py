@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import importlib.util
 from collections.abc import Callable
-from functools import cache, lru_cache
+from functools import cache
 from typing import Any, cast
 
 import numpy as np
@@ -96,13 +96,16 @@ def combine(first: int, second: int, second_length: int) -> int:
     """Return the CRC32C of two concatenated pieces from the CRC32C of each and the length of the second.
 
     Appending zeros is linear over GF(2); the operator for 2**n zeros is the square of that for 2**(n - 1)
-    (M. Adler, crc32_combine of zlib). The operator of a length is cached, so fields of a static size cost four
-    look-ups. For pieces of varying lengths it is cheaper to compute the checksum again.
+    (M. Adler, crc32_combine of zlib). Each bit that is set in the length costs four look-ups. A block has one such bit,
+    and a packed value of 600 kB about ten, which take 3 µs.
 
     >>> combine(crc32c(b"12345"), crc32c(b"6789"), 4) == crc32c(b"123456789")
     True
     """
-    return _apply(_append_zeros(second_length), first) ^ second
+    for bit in range(second_length.bit_length()):
+        if second_length >> bit & 1:
+            first = _apply(_append_power_of_two(bit), first)
+    return first ^ second
 
 
 def combine_blocks(blocks: list[int], length: int) -> int:
@@ -132,7 +135,6 @@ def _apply(operator: _Operator, crc: int) -> int:
     return first[crc & 255] ^ second[crc >> 8 & 255] ^ third[crc >> 16 & 255] ^ fourth[crc >> 24]
 
 
-@lru_cache(maxsize=64)
 def _append_zeros(count: int) -> _Operator:
     columns = [1 << place for place in range(32)]
     for bit in range(count.bit_length()):

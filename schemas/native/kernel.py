@@ -34,8 +34,8 @@ Moves = NDArray[np.int64]
 """Table of copies, [move, column]: addresses, shapes along three axes, strides in bytes; see `Move` of kernel.c."""
 READ_COLUMNS, VALUE_COLUMNS = 8, 5
 """Number of columns of `Read` and `Value` of kernel.c."""
-UNPACK_COLUMNS = 23
-"""Number of columns of `Unpack` of packed.c."""
+UNPACK_COLUMNS, COLORING_COLUMNS = 23, 17
+"""Number of columns of `Unpack` of packed.c, and of `Coloring` of coloring.c."""
 _ONE_MOVE = struct.Struct(f"={_COLUMNS}q")
 
 
@@ -45,8 +45,8 @@ class _Library:
     def __init__(self, path: str) -> None:
         library = ctypes.CDLL(path)
         stated = (library.halofeed_version(), *map(library.halofeed_columns, range(3)))
-        stated = (*stated, library.halofeed_unpack_columns())
-        if stated != (VERSION, _COLUMNS, READ_COLUMNS, VALUE_COLUMNS, UNPACK_COLUMNS):
+        stated = (*stated, library.halofeed_unpack_columns(), library.halofeed_coloring_columns())
+        if stated != (VERSION, _COLUMNS, READ_COLUMNS, VALUE_COLUMNS, UNPACK_COLUMNS, COLORING_COLUMNS):
             raise OSError("built of another version of kernel.c")
         self.move, self.read = library.halofeed_move, library.halofeed_read
         self.move.argtypes = (ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p, ctypes.c_int)
@@ -65,6 +65,10 @@ class _Library:
             ctypes.c_void_p,
         )
         self.pack.restype = ctypes.c_int64
+        self.color, self.split_colors = library.halofeed_color, library.halofeed_split_colors
+        self.color.argtypes, self.color.restype = self.move.argtypes, None
+        self.split_colors.argtypes = (ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p)
+        self.split_colors.restype = ctypes.c_int
         self.instructions = library.halofeed_instructions
         self.instructions.argtypes, self.instructions.restype = (ctypes.c_int,), ctypes.c_int
 

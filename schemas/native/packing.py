@@ -29,7 +29,7 @@ _STREAMED_BYTES = 1 << 19
 """A window of more bytes bypasses the cache, which could not hold the result until it is used."""
 
 
-def is_built() -> bool:
+def packs() -> bool:
     """Return whether the kernel can pack and unpack."""
     return kernel.library() is not None and extend_address() is not None and sys.byteorder == "little"
 

@@ -31,7 +31,7 @@ def pack(array: NDArray[Any], layout: PackedLayout, *, patches: bool = False) ->
     # Aligned, because the kernel reads 16-bit numbers.
     little = np.require(array, array.dtype.newbyteorder("<"), ("C", "A"))
     numbers = little.reshape(-1).view(np.uint8)
-    if packing.is_built():
+    if packing.packs():
         return packing.pack_bytes(numbers, layout, patches=patches).data
     return memoryview(pack_slowly(numbers, layout, patches=patches))
 
@@ -42,7 +42,7 @@ def unpack(value: bytes | memoryview, layout: PackedLayout) -> NDArray[np.uint8]
     Raises:
         ValueError: the value is damaged.
     """
-    if not packing.is_built():
+    if not packing.packs():
         return unpack_slowly(value, layout)
     out = np.empty((layout.planes, layout.height, layout.width, layout.pixel_bytes), np.uint8)
     if packing.unpack_window(np.frombuffer(value, np.uint8), layout, (0, 0, 0), (False,) * 3, out):

@@ -129,6 +129,11 @@ class PackedLayout:
         return HEAD_BYTES + ENTRY_BYTES * self.bands
 
     @property
+    def min_bytes(self) -> int:
+        """Bytes that every value has at least: each band has a mode."""
+        return self.table_bytes + self.bands + SLACK_BYTES
+
+    @property
     def max_bytes(self) -> int:
         """Largest size of a value: every band stored as it is."""
         return self.table_bytes + self.bands + self.array_bytes + SLACK_BYTES

@@ -17,9 +17,9 @@ CHAINS = {"whole": [], "windows": [FlipLeftRight(), RandomCrop(10, 12)]}
 pytestmark = [pytest.mark.skipif(not is_guarded(), reason="files are not mapped here"), needs_kernel]
 
 
-@pytest.fixture
-def folder(draw, write):
-    return write(draw(20, task="classification"))
+@pytest.fixture(params=["raw", "packed"])
+def folder(draw, write, request):
+    return write(draw(20, task="classification"), encoding=request.param)
 
 
 @pytest.fixture(params=CHAINS)
