@@ -13,7 +13,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.prep.formats.picture.picture_formats import check_encoded_image
+from halofeed.prep.voxels.encoded_image import check_encoded_image
 from halofeed.schemas.color_planes import color_window
 from halofeed.schemas.fields import Field
 from halofeed.schemas.packed.packed_arrays import unpack

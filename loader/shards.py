@@ -149,7 +149,8 @@ class Shards:
         """
         shards = np.searchsorted(self._ends, numbers, side="right")
         if not self._loaded[shards].all():
-            self._load(np.unique(shards).tolist())
+            # np.unique imports numpy.ma, which takes 10 ms.
+            self._load(np.flatnonzero(np.bincount(shards)).tolist())
         return shards
 
     def ids_of(self, numbers: Integers) -> Integers:

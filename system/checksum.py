@@ -136,10 +136,9 @@ def _operator(columns: list[int]) -> _Operator:
     """Return the tables of a linear map from its value for each bit."""
     tables = []
     for byte in range(4):
-        table = [0] * 256
-        for value in range(1, 256):
-            lowest = value & -value
-            table[value] = table[value ^ lowest] ^ columns[8 * byte + lowest.bit_length() - 1]
+        table = [0]
+        for column in columns[8 * byte : 8 * byte + 8]:
+            table += [value ^ column for value in table]  # the values with this bit
         tables.append(table)
     return tuple(tables)
 

@@ -14,7 +14,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from halofeed.loader.augment.view import ImageShape, LabelArray, Ranges, Resampled, SourceArray, View, Warp
-from halofeed.prep.geometry.boxes import crop_boxes
 from halofeed.schemas.kinds import Kind
 from halofeed.system.errors import UsageError
 
@@ -157,6 +156,8 @@ class Objects:
             window: top, left, height and width, normalized to the view; [4], or [n, 4] for objects in several views.
             minimum_visible: required share of a box's area, 0 to 1.
         """
+        from halofeed.prep.geometry.boxes import crop_boxes
+
         if not len(self.kept):
             return self
         # The tolerance keeps rounding from deciding about boxes that touch the window or are completely inside.
