@@ -28,13 +28,14 @@ from pathlib import Path
 SIZE = 640
 SHARDS = 16
 _EXTENSIONS = (".jpg", ".jpeg")
+_JPEG_MAGIC = b"\xff\xd8\xff"
+_NOT_PHOTOGRAPHS = {"odd", "cases"}
+"""Folders of damaged files and of drawn ones."""
 
 
 def collect(source: Path, count: int, folder: Path) -> list[Path]:
     """Link `count` JPEG files below `source` into class folders; each file as often as it takes."""
-    originals = sorted(
-        path for path in source.rglob("*") if path.suffix.lower() in _EXTENSIONS and "odd" not in path.parts
-    )
+    originals = sorted(path for path in source.rglob("*") if is_photograph(path))
     if not originals:
         raise SystemExit(f"{source}: no JPEG files there; name a folder of photographs with --source")
     linked = []
@@ -44,6 +45,16 @@ def collect(source: Path, count: int, folder: Path) -> list[Path]:
         path.symlink_to(originals[number % len(originals)].resolve())
         linked.append(path)
     return linked
+
+
+def is_photograph(path: Path) -> bool:
+    """Whether a path is that of a JPEG file; folders and notes of other systems may have such names too."""
+    if path.suffix.lower() not in _EXTENSIONS or not _NOT_PHOTOGRAPHS.isdisjoint(path.parts):
+        return False
+    if not path.is_file():
+        return False
+    with path.open("rb") as stream:
+        return stream.read(len(_JPEG_MAGIC)) == _JPEG_MAGIC
 
 
 def run_convert(files: Path, out: Path) -> None:
