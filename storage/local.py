@@ -214,4 +214,10 @@ class DirectFile:
 
 def _new_buffer() -> NDArray[np.uint8]:
     """Return page-aligned memory, which direct writes require."""
-    return np.frombuffer(mmap.mmap(-1, BUFFER_BYTES), np.uint8)
+    if not hasattr(mmap, "MAP_ANONYMOUS"):
+        return np.frombuffer(mmap.mmap(-1, BUFFER_BYTES), np.uint8)
+    # Shared memory, the default, has no huge pages.
+    memory = mmap.mmap(-1, BUFFER_BYTES, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        memory.madvise(mmap.MADV_HUGEPAGE)
+    return np.frombuffer(memory, np.uint8)
