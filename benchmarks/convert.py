@@ -22,11 +22,14 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 SIZE = 640
 SHARDS = 16
+SOURCE = Path(os.environ.get("HALOFEED_TEST_DATA", Path(__file__).parents[2] / "shared" / "data"))
+"""Folder of the photographs: that of the tests, which may be beside this checkout."""
 _EXTENSIONS = (".jpg", ".jpeg")
 _JPEG_MAGIC = b"\xff\xd8\xff"
 _NOT_PHOTOGRAPHS = {"odd", "cases"}
@@ -183,10 +186,12 @@ def tree_memory(process: int) -> int:
     return total
 
 
-def measure(system: str, files: Path, count: int, checkout: Path | None = None) -> tuple[float, int]:
+def measure(
+    system: str, files: Path, count: int, checkout: Path | None = None, more: Sequence[str] = ()
+) -> tuple[float, int]:
     """Images per second of the whole process, and its peak memory in bytes; of the halofeed in `checkout`."""
     with tempfile.TemporaryDirectory(dir=files.parent) as out:
-        command = [sys.executable, __file__, "--system", system, "--files", str(files), "--out", out]
+        command = [sys.executable, __file__, "--system", system, "--files", str(files), "--out", out, *more]
         environment = dict(os.environ) if checkout is None else {**os.environ, "PYTHONPATH": str(checkout)}
         start = time.perf_counter()
         process = subprocess.Popen(
@@ -209,12 +214,23 @@ def measure(system: str, files: Path, count: int, checkout: Path | None = None) 
     return count / elapsed, peak[0]
 
 
+def watch_disk(waits: Path, slow: str | None) -> None:
+    """Put down how long shards wait for the disk, which may be the model of a slow one."""
+    # OpenBLAS would start threads, and a process with threads starts its workers as new interpreters.
+    os.environ["OPENBLAS_NUM_THREADS"] = "1"
+    from slow_disk import SlowDisk, count_waits
+
+    count_waits(waits)
+    if slow:
+        SlowDisk.from_text(slow).install(waits.with_suffix(".clock"))
+
+
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--source", type=Path, default=Path(__file__).parents[2] / "shared" / "data")
+    parser.add_argument("--source", type=Path, default=SOURCE, help="folder of photographs")
     parser.add_argument("--images", type=int, default=8000)
     parser.add_argument(
         "--naive-images", type=int, default=400, help="the naive pipelines keep all in memory"
@@ -224,8 +240,12 @@ def main() -> None:
     parser.add_argument("--system", choices=SYSTEMS, help=argparse.SUPPRESS)
     parser.add_argument("--files", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--out", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--waits", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--slow", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.system:
+        if given.waits:
+            watch_disk(given.waits, given.slow)
         SYSTEMS[given.system](given.files, given.out)
         return
     with tempfile.TemporaryDirectory(dir=given.scratch) as scratch:
