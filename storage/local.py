@@ -169,8 +169,8 @@ class DirectFile:
             self._is_large = True
             self._direct = self._direct and self._set_direct(True)
             self._timer = _Timer(began=time.perf_counter())
-        elif self._direct:
-            self._leave_slow_way()
+        elif self._direct or self._trial:
+            self._choose_way()
         self._full.put(self._current)
         self._calls.append(self._thread.submit(self._write_full))
         while self._calls and self._calls[0].done():
@@ -195,9 +195,10 @@ class DirectFile:
                 buffers.append(self._full.get_nowait())
         if not buffers:
             return
-        began = time.thread_time()
+        began, processor_began = time.perf_counter(), time.thread_time()
         self._write_all([buffer.data for buffer in buffers])
-        self._timer.processor += time.thread_time() - began
+        self._timer.writing += time.perf_counter() - began
+        self._timer.processor += time.thread_time() - processor_began
         for buffer in buffers:
             self._free.put(buffer)
 
@@ -241,8 +242,7 @@ class DirectFile:
         self._closed = True
         began = time.perf_counter()
         try:
-            while self._calls:
-                self._calls.popleft().result()
+            self._wait_for_calls()
             # Direct writes need whole blocks; the rest goes through the page cache.
             blocks = self._filled // _BLOCK_BYTES * _BLOCK_BYTES if self._direct else 0
             self._write_all([self._current[:blocks].data])
@@ -253,25 +253,36 @@ class DirectFile:
             self._thread.shutdown()
             os.close(self._file)
 
-    def _leave_slow_way(self) -> None:
-        """Continue in the page cache if this file shows that its disk is too slow for direct writes."""
+    def _choose_way(self) -> None:
+        """Continue in the page cache, or past it, if this file shows that this takes less time on its disk."""
         cost = self._timer.cost(self._position)
-        if not cost.is_slow:
+        if self._trial and cost.is_large:
+            self._wait_for_calls()
+            os.fsync(self._file)
+            cost = self._timer.cost(self._position)
+        elif not cost.is_slow:
             return
-        self._ways.add(cost, direct=True)
-        if not self._ways.is_direct:
-            self._set_direct(False)
-            self._direct, self._trial = False, self._ways.is_trial
-            self._timer = _Timer(began=time.perf_counter(), start=self._position)
+        self._ways.add(cost, direct=self._direct)
+        self._trial = self._ways.is_trial
+        if self._direct != self._ways.is_direct:
+            self._wait_for_calls()
+            self._direct = self._ways.is_direct and self._set_direct(True)
+            if not self._direct:
+                self._set_direct(False)
+        self._timer = _Timer(began=time.perf_counter(), start=self._position)
+
+    def _wait_for_calls(self) -> None:
+        """Wait until what was handed over is written."""
+        began = time.perf_counter()
+        while self._calls:
+            self._calls.popleft().result()
+        self._timer.waited += time.perf_counter() - began
 
     def _measure(self, close_began: float) -> None:
-        """Add what the writes of a large file took to the measurements of its disk."""
-        if not self._is_large or not (self._direct or self._trial):
-            return
-        if self._trial:
-            os.fsync(self._file)
-        self._timer.waited += time.perf_counter() - close_began
-        self._ways.add(self._timer.cost(self._position), direct=self._direct)
+        """Add what the last direct writes of a large file took to the measurements of its disk."""
+        if self._is_large and self._direct:
+            self._timer.waited += time.perf_counter() - close_began
+            self._ways.add(self._timer.cost(self._position), direct=True)
 
 
 @dataclass(kw_only=True)
@@ -281,12 +292,14 @@ class _Timer:
     began: float = 0.0
     start: int = 0
     waited: float = 0.0
+    writing: float = 0.0
     processor: float = 0.0
 
     def cost(self, position: int) -> WritingCost:
         """Return the cost until now, at another position."""
         return WritingCost(
             waited_seconds=self.waited,
+            writing_seconds=self.writing,
             processor_seconds=self.processor,
             all_seconds=time.perf_counter() - self.began,
             byte_count=position - self.start,

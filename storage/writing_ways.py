@@ -4,8 +4,9 @@ Direct writes take less processor time: 28 ms of system time per GB, and 1.7 s t
 2026-11-29). But the kernel writes cached pages with more requests at once, and on some disks they take 0.6 of the time:
 one virtual disk wrote 330 MB/s directly and 540 MB/s from the page cache.
 
-    first file    direct; if its writer must wait for the disk, the rest is cached and synced
-    later files   the way that took less of the time in which a conversion computes
+So the first file is written directly. If its writer must wait for a disk that writes all the time, the next 24 MB go
+through the page cache and are synced, and then the way is taken that took less of the time in which a conversion
+computes. On a loaded machine a writer waits for a processor too, but the disk does not write all the time.
 """
 
 from __future__ import annotations
@@ -16,8 +17,9 @@ from typing import Final
 _MEASURED_BYTES: Final = 24 << 20
 """Least size of a file that shows something about a disk; the buffers take much of a smaller one."""
 _WAITED_SHARE: Final = 0.05
-"""Share of the time of a file that its writer waits for a disk that is too slow for direct writes. Disks that are fast
-enough make it wait for the last buffer, which is 2 % of 100 MB."""
+_WRITING_SHARE: Final = 0.8
+"""Shares of the time of a file that its writer waits, and that the disk writes, on a disk that is too slow for direct
+writes. A writer waits for the last buffer on every disk: 2 % of the time of 100 MB."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,20 +28,28 @@ class WritingCost:
 
     Args:
         waited_seconds: time that the writer waited for the disk.
+        writing_seconds: time within the calls that write.
         processor_seconds: processor time of the writes, which the conversion cannot use.
         all_seconds: time from the first write to the end of the last one.
         byte_count: bytes written.
     """
 
     waited_seconds: float
+    writing_seconds: float
     processor_seconds: float
     all_seconds: float
     byte_count: int
 
     @property
+    def is_large(self) -> bool:
+        """True if the bytes are enough to show something about a disk."""
+        return self.byte_count >= _MEASURED_BYTES
+
+    @property
     def is_slow(self) -> bool:
         """True if the disk did not write as fast as the data came; False for too few bytes to tell."""
-        return self.byte_count >= _MEASURED_BYTES and self.waited_seconds > _WAITED_SHARE * self.all_seconds
+        waited, writing = _WAITED_SHARE * self.all_seconds, _WRITING_SHARE * self.all_seconds
+        return self.is_large and self.waited_seconds > waited and self.writing_seconds > writing
 
     @property
     def seconds_per_byte(self) -> float:
@@ -59,7 +69,8 @@ class WritingWays:
         """True if the next file is written past the page cache.
 
         >>> ways = WritingWays()
-        >>> ways.add(WritingCost(waited_seconds=3, processor_seconds=0, all_seconds=9, byte_count=1 << 30), direct=True)
+        >>> slow = {"waited_seconds": 3, "writing_seconds": 9, "processor_seconds": 0, "all_seconds": 9}
+        >>> ways.add(WritingCost(**slow, byte_count=1 << 30), direct=True)
         >>> ways.is_direct, ways.is_trial
         (False, True)
         """
@@ -74,7 +85,7 @@ class WritingWays:
 
     def add(self, cost: WritingCost, *, direct: bool) -> None:
         """Add what one file, or a part of it, took; a cached one must have been synced."""
-        if cost.byte_count < _MEASURED_BYTES:
+        if not cost.is_large:
             return
         if direct:
             self._direct = cost
