@@ -34,8 +34,8 @@ _FIRST_RECORDS = 500
 _FIRST_HEAVY_RECORDS = 20
 """Records of a shard after which a conversion ends if all of them lost their information. Pictures take seconds until
 then, and volumes a minute."""
-_HEAVY_BUFFERS = 8
-"""Buffers of a file of volumes: the next volume is read while the last one, or 56 MB of it, is being written."""
+_BUFFERS, _HEAVY_BUFFERS = 8, 32
+"""Buffers of a file. Of volumes: the next one is read while the last one, or 62 MB of it, is being written."""
 
 
 @dataclass(kw_only=True)
@@ -154,7 +154,7 @@ def _write_records(
     rows, contents, rejected = _Rows(), {}, list(unusable)
     checked_at = _FIRST_HEAVY_RECORDS if heavy else _FIRST_RECORDS
     tally = converter.new_tally()
-    with output.temporary(job.shard_file(key), _HEAVY_BUFFERS if heavy else 2) as file:
+    with output.temporary(job.shard_file(key), _HEAVY_BUFFERS if heavy else _BUFFERS) as file:
         writer = RecordWriter(file.stream)
         for outcome in work.outcomes(converter):
             reference, result = outcome.reference, outcome.result
