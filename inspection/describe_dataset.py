@@ -13,7 +13,7 @@ from halofeed.inspection.dataset_facts import VALUE_PARTS, DatasetFacts, pixel_f
 from halofeed.inspection.dataset_files import open_manifest
 from halofeed.inspection.describe_record import describe_record
 from halofeed.inspection.planes import display_of
-from halofeed.inspection.portable_unpack import unpack_source
+from halofeed.inspection.portable_unpack import coloring_source, unpack_source
 from halofeed.inspection.stored_records import class_channels
 from halofeed.inspection.words import escape_unprintable, percent, table, titled_lines
 from halofeed.pipelines.source_registry import recall
@@ -232,6 +232,12 @@ def _figure_lines(facts: DatasetFacts, split: str) -> list[str]:
             f"  mean {means}, standard deviation {deviations} "
             f"(per channel, of every {ROW_STEP}th row, without padding)"
         )
+    if errors := {int(level): count for level, count in facts.counter("color_errors", split).items()}:
+        mean = sum(level * count for level, count in errors.items()) / sum(errors.values())
+        lines.append(
+            f"  colors differ from the pictures' by {mean:.2f} of 255 levels on average, by {max(errors)} at most (of "
+            f"every {ROW_STEP}th row)"
+        )
     for part in VALUE_PARTS:
         if found := value_figures(facts, split, part):
             lines.append(
@@ -299,15 +305,21 @@ def parser_code(path: str | os.PathLike[str]) -> str:
             f"        {json.dumps(field.name)}: {_expression(field, manifest)}," for field in manifest.fields
         ),
         pattern=f"{place}/{manifest.name}-{split}.tfrecord-*",
-        imports=_UNPACKING_IMPORTS if any(field.is_packed for field in manifest.fields) else "",
-        unpacking=_unpacking(manifest),
+        imports=_imports(manifest),
+        unpacking=_unpacking(manifest) + _coloring(manifest),
     )
 
 
-_UNPACKING_IMPORTS = """
-from typing import Any
+def _imports(manifest: Manifest) -> str:
+    """Return the imports of the decoders that the program holds."""
+    if any(field.is_packed for field in manifest.fields):
+        return "\nfrom typing import Any\n\nimport numpy as np"
+    return "\nfrom typing import Any\n" if any(field.holds_planes for field in manifest.fields) else ""
 
-import numpy as np"""
+
+def _coloring(manifest: Manifest) -> str:
+    """Return the decoder of color planes; "" for a data set without such pictures."""
+    return f"\n\n{coloring_source()}" if any(field.holds_planes for field in manifest.fields) else ""
 
 
 def _unpacking(manifest: Manifest) -> str:
@@ -392,6 +404,11 @@ def _packed(value: str, field: Field, manifest: Manifest) -> str:
     return f"tf.reshape({numbers}, {list(field.stored_shape)})"
 
 
+def _colors(value: str, field: Field, manifest: Manifest) -> str:
+    height, width, _ = field.shape
+    return f"colors_with_tensorflow({value}, {height}, {width})"
+
+
 def _sets(value: str, field: Field, manifest: Manifest) -> str:
     bits = f"tf.range({field.shape[-1]})"
     stored = (_packed if field.is_packed else _raw)(value, field, manifest)
@@ -433,6 +450,7 @@ _EXPRESSIONS = {
     "sets": _sets,
     "packed": _packed,
     "packed_sets": _sets,
+    "yuv420": _colors,
     "jpeg": _picture,
     "png": _picture,
     "png_list": _pictures,

@@ -19,7 +19,25 @@ def unpack_source() -> str:
     return "\n\n".join(map(inspect.getsource, _PRINTED)).replace("    import tensorflow as tf\n\n", "")
 
 
+def coloring_source() -> str:
+    """Return the source of the decoder of color planes, for a program that imports `tensorflow as tf`."""
+    return inspect.getsource(colors_with_tensorflow).replace("    import tensorflow as tf\n\n", "")
+
+
 # fmt: off
+def colors_with_tensorflow(value: Any, height: int, width: int) -> Any:
+    """Return the RGB pixels of color planes, uint8 [height, width, 3]."""
+    import tensorflow as tf
+
+    planes = tf.cast(tf.io.decode_raw(value, tf.uint8), tf.int32)
+    luma = tf.reshape(planes[: height * width], [height, width, 1])
+    chroma = tf.reshape(planes[height * width :], [height // 2, width // 2, 2]) - 128
+    blue, red = tf.split(tf.repeat(tf.repeat(chroma, 2, axis=0), 2, axis=1), 2, axis=-1)
+    added = tf.concat([91881 * red, -22554 * blue - 46802 * red, 116130 * blue], axis=-1)
+    colors = luma + tf.bitwise.right_shift(added + 32768, 16)
+    return tf.cast(tf.clip_by_value(colors, 0, 255), tf.uint8)
+
+
 def unpack_with_numpy(value: bytes, planes: int, height: int, width: int, pixel_bytes: int, unit_bytes: int) -> Any:
     """Return the little-endian bytes of a packed array, uint8 [byte]."""
     per_plane = -(-height // 32)

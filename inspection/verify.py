@@ -492,7 +492,9 @@ class _RecordCheck:
             # The check of the field reports a missing value.
             if value is None or key not in self.arrays:
                 continue
-            problems = FORMS[self.arrays[key].encoding].checksum_problems(value, checksums[record])
+            problems = FORMS[self.arrays[key].encoding].checksum_problems(
+                value, checksums[record], index.block_bytes
+            )
             yield from (f"{key}: {text}" for text in problems)
             sizes = index.packed_bytes.get(key)
             if sizes is not None and sizes[record] != len(value):

@@ -38,6 +38,9 @@ def bytes_per_record(recipe: Recipe, task: str, label_dtype: str) -> int | None:
     # NumPy has no bfloat16, which takes 2 bytes.
     stored = np.dtype({"bfloat16": "uint16"}.get(recipe.dtype, recipe.dtype)).itemsize * recipe.channels
     label = np.dtype(label_dtype).itemsize if task_named(task).has_label_image else 0
+    if ENCODINGS[recipe.encoding].holds_planes:
+        # Their label maps are packed.
+        return None if label else math.prod(shape) * stored // 2
     return math.prod(shape) * (stored + label)
 
 

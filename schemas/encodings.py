@@ -20,6 +20,7 @@ class Encoding:
         has_one_shape: True if the array of every record has the field's shape.
         is_file: True if the value is a picture file, which has its own size and which other programs decode.
         holds_sets: True if each number of an array is a set of classes.
+        holds_planes: True if the value holds color planes, see `halofeed.schemas.color_planes`.
     """
 
     description: str
@@ -28,6 +29,7 @@ class Encoding:
     has_one_shape: bool = False
     is_file: bool = False
     holds_sets: bool = False
+    holds_planes: bool = False
 
 
 ENCODINGS = {
@@ -51,6 +53,13 @@ ENCODINGS = {
     ),
     "packed_sets": Encoding(
         description="as sets, packed", is_array=True, has_one_shape=True, holds_sets=True
+    ),
+    "yuv420": Encoding(
+        description="luma, and chroma of half the height and width; half of raw's bytes, loaded as RGB",
+        is_array=True,
+        is_fixed_size=True,
+        has_one_shape=True,
+        holds_planes=True,
     ),
     "jpeg": Encoding(description="a JPEG file", is_file=True),
     "png": Encoding(description="a PNG file", is_file=True),

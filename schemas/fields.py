@@ -79,7 +79,12 @@ class Field:
     @property
     def is_raw(self) -> bool:
         """True if the bytes are stored unencoded, as many in every record."""
-        return self.form.is_array and self.form.is_fixed_size
+        return self.form.is_array and self.form.is_fixed_size and not self.form.holds_planes
+
+    @property
+    def holds_planes(self) -> bool:
+        """True if the record holds the color planes of a picture, as many bytes in every record."""
+        return self.form.holds_planes
 
     @property
     def is_packed(self) -> bool:
@@ -115,7 +120,8 @@ class Field:
     @property
     def stored_bytes(self) -> int:
         """Size of the stored array in bytes; that of a packed field is the unpacked one."""
-        return math.prod(self.stored_shape) * _ITEM_BYTES[self.stored_dtype]
+        count = math.prod(self.stored_shape) * _ITEM_BYTES[self.stored_dtype]
+        return count // 2 if self.holds_planes else count
 
     def problems(self) -> Iterator[tuple[str, str]]:
         """Yield (attribute, problem) for each problem of the field."""
@@ -156,6 +162,9 @@ class Field:
             yield "axes", f"expected a last axis class of at most {MAX_CLASSES} and dtype uint8 for sets"
         if (self.is_array or self.is_file) and self.dtype in ("str", "bool"):
             yield "dtype", f"expected a dtype of numbers for the encoding {self.encoding}, got {self.dtype!r}"
+        # Four pixels share their chroma.
+        if self.holds_planes and (self.shape[0] % 2 or self.shape[1] % 2):
+            yield "shape", f"expected an even height and width for {self.encoding}, got {self.shape}"
         if self.encoding == "list" and not self.shape:
             yield "shape", "expected at least one size for a list, got none"
 

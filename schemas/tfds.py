@@ -201,6 +201,7 @@ _ENCODINGS: dict[str, Callable[[Field], dict[str, Any]]] = {
     "sets": lambda field: _tensor(field.stored_shape, field.stored_dtype, "bytes"),
     "packed": lambda field: _BYTES,
     "packed_sets": lambda field: _BYTES,
+    "yuv420": lambda field: _BYTES,
     "jpeg": lambda field: _image(field.dtype, "jpeg", field.shape[-1]),
     "png": lambda field: _image(field.dtype, "png", field.shape[-1] if "channel" in field.axes else 1),
     "value": lambda field: _tensor(field.shape, _stored(field)),

@@ -10,6 +10,7 @@ from halofeed.prep.sources.example import SourceExample
 from halofeed.schemas import keys
 from halofeed.schemas.encodings import ENCODINGS
 from halofeed.schemas.identity import example_id
+from halofeed.schemas.tasks import LABEL_ENCODINGS
 from halofeed.schemas.tfexample import EncodedExample, Value, encode_example
 from halofeed.system.checksum import block_checksums, combine_blocks, crc32c
 
@@ -74,9 +75,9 @@ class Record:
             keys.KEY_SOURCE: str(reference.key).encode("utf-8", "surrogateescape"),
             keys.SOURCE_ID: str(identity).encode(),
         }
-        is_fixed_size = ENCODINGS[encoding].is_fixed_size
+        encodings = {keys.ENCODED: encoding, keys.LABEL: LABEL_ENCODINGS[encoding][0]}
         arrays = {
-            key: ArrayValue.of(value, is_fixed_size=is_fixed_size)
+            key: ArrayValue.of(value, is_fixed_size=ENCODINGS[encodings[key]].is_fixed_size)
             for key, value in features.items()
             if isinstance(value, memoryview)
         }

@@ -17,7 +17,7 @@ from halofeed.prep.convert.converted_record import Record
 from halofeed.prep.convert.label_image import read_picture_labels
 from halofeed.prep.convert.loss_measures import add_levels, add_picture
 from halofeed.prep.convert.picture_tasks import ADDERS, AnnotatedPicture, add_samples, annotated_orientation
-from halofeed.prep.convert.tallies import PictureFacts, PictureTally, sum_pixels
+from halofeed.prep.convert.tallies import PictureFacts, PictureTally, color_errors, sum_pixels
 from halofeed.prep.formats.picture import FIRST_OF_SEVERAL, DecodedImage, Footprint, ReadOptions, read_image
 from halofeed.prep.formats.picture.image import FEWER_BITS, GRAY_BANDS, MORE_BANDS
 from halofeed.prep.formats.picture.jpeg import without_metadata
@@ -40,8 +40,8 @@ BOX_BYTES = 2048
 """Bytes of an object with its features."""
 _WARNINGS = (FEWER_BITS, GRAY_BANDS, MORE_BANDS)
 """Notes of decoders about guesses, which are printed as warnings."""
-_ENCODED = {"raw": 0.0, "packed": 1.0, "jpeg": 1.0, "png": 2.7}
-_ENCODED_LABEL = {"raw": 0, "packed": 1, "jpeg": 3, "png": 3}
+_ENCODED = {"raw": 0.0, "packed": 1.0, "yuv420": 1.5, "jpeg": 1.0, "png": 2.7}
+_ENCODED_LABEL = {"raw": 0, "packed": 1, "yuv420": 1, "jpeg": 3, "png": 3}
 """Maximum memory for encoding as a multiple of the pixels, and of the pixels of a label: an incompressible PNG needs a
 copy with swapped channels, and the file twice."""
 
@@ -189,6 +189,7 @@ class PictureConverter:
             features[keys.KEY_SHA256] = hashlib.sha256(encoded).hexdigest().encode()
         facts = PictureFacts(
             pixel_sums=sum_pixels(shown),
+            color_errors=color_errors(recipe.encoding, pixels, encoded),
             stored_size=plan.output_size,
             picture_size=plan.resized_size,
             source_size=plan.source_size,

@@ -24,7 +24,7 @@ from halofeed.prep.annotations.labels import LabelMap
 from halofeed.prep.convert.converted_record import HELD_BYTES, Record
 from halofeed.prep.convert.picture_records import size_features
 from halofeed.prep.convert.picture_tasks import annotated_orientation
-from halofeed.prep.convert.tallies import PictureFacts, PictureTally, sum_pixels
+from halofeed.prep.convert.tallies import PictureFacts, PictureTally, color_errors, sum_pixels
 from halofeed.prep.convert.tile_labels import LabelsOfTiles
 from halofeed.prep.convert.tile_objects import TileObjects
 from halofeed.prep.convert.tile_tasks import ClassesOfTiles, TileAnnotations, TiledPicture
@@ -379,6 +379,7 @@ class TileConverter:
         facts.pixel_sums = sum_pixels(shown)
         stored = pad_tile(shown, tile.plan.output_size, recipe.padding())
         encoded = ENCODERS[recipe.encoding](stored, recipe.jpeg_quality)
+        facts.color_errors = color_errors(recipe.encoding, stored, encoded)
         features |= {
             keys.ENCODED: encoded,
             keys.FORMAT: recipe.encoding.encode(),

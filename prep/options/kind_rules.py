@@ -212,6 +212,24 @@ def _encoding_problems(recipe: RecipeOptions) -> list[str]:
             "--encoding jpeg holds 8 bits and 1 or 3 channels; take --encoding png or raw",
         ),
         (not 1 <= recipe.jpeg_quality <= 100, f"--jpeg-quality {recipe.jpeg_quality}: expected 1 to 100"),
+        *_plane_problems(recipe),
+    )
+
+
+def _plane_problems(recipe: RecipeOptions) -> Iterator[tuple[object, str]]:
+    """Yield a problem for each setting that color planes do not have."""
+    if not ENCODINGS[recipe.encoding].holds_planes:
+        return
+    name, shape = f"--encoding {recipe.encoding}", recipe.picture_shape()
+    yield (
+        recipe.dtype != "uint8" or recipe.channels != 3,
+        f"{name} holds three colors of 8 bits; take --encoding packed",
+    )
+    height, width = shape or (0, 0)
+    yield (
+        height % 2 or width % 2,
+        f"{name} needs an even height and width, because four pixels share their chroma, and the stored size is "
+        f"{height} x {width}; take {height + height % 2} x {width + width % 2}, or --encoding packed",
     )
 
 

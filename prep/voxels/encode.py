@@ -10,6 +10,7 @@ import numpy as np
 import simplejpeg
 from numpy.typing import NDArray
 
+from halofeed.schemas.color_planes import split_colors
 from halofeed.schemas.packed.packed_arrays import pack
 from halofeed.schemas.packed.packed_layout import PackedLayout
 from halofeed.system.errors import SourceError
@@ -33,6 +34,11 @@ def encode_packed(pixels: NDArray[Any], quality: int) -> memoryview:
 def encode_packed_labels(labels: NDArray[Any], quality: int) -> memoryview:
     """Return the packed value of class indices or class sets [(depth,) height, width, 1]; `quality` is ignored."""
     return pack(labels, _packed_layout(labels), patches=True)
+
+
+def encode_planes(pixels: NDArray[Any], quality: int) -> memoryview:
+    """Return the color planes of uint8 pixels [height, width, 3] of even sizes; `quality` is ignored."""
+    return split_colors(pixels).data
 
 
 def _packed_layout(array: NDArray[Any]) -> PackedLayout:
@@ -76,12 +82,14 @@ def _check_length(pixels: NDArray[Any], max_side: int, kind: str, cure: str) -> 
 ENCODERS: dict[str, Callable[[NDArray[Any], int], bytes | memoryview]] = {
     "raw": encode_raw,
     "packed": encode_packed,
+    "yuv420": encode_planes,
     "jpeg": encode_jpeg,
     "png": encode_png,
 }
 LABEL_ENCODERS: dict[str, Callable[[NDArray[Any], int], bytes | memoryview]] = {
     "raw": encode_raw,
     "packed": encode_packed_labels,
+    "yuv420": encode_packed_labels,
     "jpeg": encode_png,
     "png": encode_png,
 }

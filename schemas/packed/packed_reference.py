@@ -18,6 +18,7 @@ from halofeed.schemas.packed.packed_layout import (
     SLACK_BYTES,
     PackedLayout,
 )
+from halofeed.system.checksum import crc32c
 
 Bytes = NDArray[np.uint8]
 PartNumbers = NDArray[Any]
@@ -46,11 +47,19 @@ def unpack_slowly(value: bytes | memoryview, layout: PackedLayout) -> Bytes:
     Raises:
         ValueError: the value is damaged.
     """
-    places, _ = layout.read_table(value, len(value))
+    places, checksums = layout.read_table(value, len(value))
+    if any(value[places[-1] :]):
+        raise ValueError("the bytes after its last band are not 0")
     out = np.empty((layout.planes, layout.height, layout.row_bytes), np.uint8)
     for band in range(layout.bands):
         plane, first, stop = layout.rows_of(band)
-        out[plane, first:stop] = unpack_band(value[places[band] : places[band + 1]], layout, stop - first)
+        coded = value[places[band] : places[band + 1]]
+        if crc32c(coded) != checksums[band]:
+            raise ValueError(f"the checksum of band {band} is wrong")
+        try:
+            out[plane, first:stop] = unpack_band(coded, layout, stop - first)
+        except ValueError as error:
+            raise ValueError(f"band {band}: {error}") from error
     return out.reshape(-1)
 
 
