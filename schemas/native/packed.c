@@ -178,6 +178,12 @@ static const struct {
 static const struct {
     uint8_t half[UNITS], first_bit[UNITS], mask[UNITS], bias[UNITS]; /* `mask` and `bias` serve both ways */
 } constants[9] __attribute__((aligned(LINE))) = BY_BITS(CONSTANTS);
+
+/* Half the range of numbers of up to 16 bits. Loading it is faster than computing it: 8.6 instead of 8.2 GB/s of a CT. */
+#define EIGHT(bias) {bias, bias, bias, bias, bias, bias, bias, bias}
+static const uint16_t word_bias[17][8] __attribute__((aligned(LINE))) = {
+    EIGHT(0),   EIGHT(1),   EIGHT(2),    EIGHT(4),    EIGHT(8),    EIGHT(16),   EIGHT(32),    EIGHT(64),   EIGHT(128),
+    EIGHT(256), EIGHT(512), EIGHT(1024), EIGHT(2048), EIGHT(4096), EIGHT(8192), EIGHT(16384), EIGHT(32768)};
 #endif
 
 #if HAS_SSE
@@ -188,7 +194,6 @@ typedef struct {
 
 static inline Vector load(const uint8_t *at) { return _mm_loadu_si128((const __m128i *)at); }
 static inline void store(uint8_t *at, Vector value) { _mm_storeu_si128((__m128i *)at, value); }
-static inline Vector each_word(int64_t number) { return _mm_set1_epi16((short)number); }
 static inline Vector sum_bytes(Vector a, Vector b) { return _mm_add_epi8(a, b); }
 static inline Vector sub_bytes(Vector a, Vector b) { return _mm_sub_epi8(a, b); }
 static inline Vector sum_words(Vector a, Vector b) { return _mm_add_epi16(a, b); }
@@ -252,7 +257,6 @@ static inline uint16x8_t words_of(Vector bytes) { return vreinterpretq_u16_u8(by
 static inline Vector bytes_of(uint16x8_t words) { return vreinterpretq_u8_u16(words); }
 static inline Vector load(const uint8_t *at) { return vld1q_u8(at); }
 static inline void store(uint8_t *at, Vector value) { vst1q_u8(at, value); }
-static inline Vector each_word(int64_t number) { return bytes_of(vdupq_n_u16((uint16_t)number)); }
 static inline Vector sum_bytes(Vector a, Vector b) { return vaddq_u8(a, b); }
 static inline Vector sub_bytes(Vector a, Vector b) { return vsubq_u8(a, b); }
 static inline Vector sum_words(Vector a, Vector b) { return bytes_of(vaddq_u16(words_of(a), words_of(b))); }

@@ -16,7 +16,7 @@ FOR_SET static inline Vector NAME(bytes)(const uint8_t *data, int64_t bits) {
 FOR_SET static inline Vectors NAME(words)(const uint8_t *data, int64_t bits) {
     const int64_t low_bits = bits < 8 ? bits : 8;
     const Vector low = NAME(numbers)(data, low_bits), high = NAME(numbers)(data + 2 * low_bits, bits - low_bits);
-    const Vector bias = each_word((1 << bits) >> 1);
+    const Vector bias = load((const uint8_t *)word_bias[bits]);
     return (Vectors){{sub_words(first_bytes(low, high), bias), sub_words(last_bytes(low, high), bias)}};
 }
 
