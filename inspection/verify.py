@@ -26,14 +26,15 @@ from halofeed.inspection.stored_records import (
     integer_of,
     text_of,
 )
+from halofeed.inspection.stored_values import FORMS, packed_problems
 from halofeed.inspection.verify_record import (
     ShardCounts,
-    block_problems,
     record_problems,
 )
 from halofeed.prep.convert.loss_findings import describe_findings
 from halofeed.schemas import keys
 from halofeed.schemas.bounded_json import parse_json
+from halofeed.schemas.fields import Field
 from halofeed.schemas.file_layout import CROISSANT, MANIFEST, REJECTED, TEMPORARY_FOLDER
 from halofeed.schemas.identity import example_id, shard_of
 from halofeed.schemas.index import ShardIndex
@@ -308,10 +309,13 @@ class _Verification:
                 self.add(name, f"{what}: {ours}, the manifest says {theirs}")
         self.adjacent(name, index)
         self.rising_ids(name, index)
-        raw_keys = {key for field in manifest.fields if field.is_raw for key in field.keys}
-        # An index learns its raw keys from the first record, so that of an empty shard has none.
-        if len(index) and set(index.raw_starts) != raw_keys:
-            self.add(name, f"raw keys: expected {sorted(raw_keys)}, got {sorted(index.raw_starts)}")
+        arrays = {key: field for field in manifest.fields if field.is_array for key in field.keys}
+        packed = {key for key, field in arrays.items() if field.is_packed}
+        # An index learns its keys from the first record, so that of an empty shard has none.
+        if len(index) and set(index.raw_starts) != set(arrays):
+            self.add(name, f"raw keys: expected {sorted(arrays)}, got {sorted(index.raw_starts)}")
+        if len(index) and set(index.packed_bytes) != packed:
+            self.add(name, f"packed keys: expected {sorted(packed)}, got {sorted(index.packed_bytes)}")
         self.ids.append((shard.file, np.array(index.ids)))
         return index
 
@@ -348,7 +352,7 @@ class _Verification:
         for record, (offset, stored) in enumerate(frames.records(index)):
             self.records += not isinstance(stored, CorruptFileError)
             identity = None if index is None else int(index.ids[record])
-            for message in check.problems(record, offset, stored, frames.footer):
+            for message in check.problems(record, offset, stored, frames):
                 message = message.removeprefix(f"{shard.file}: record at byte {offset:,}: ")
                 self.add(shard.file, message, record=record, offset=offset, id=identity)
             self.progress(self.bytes_done + offset, self.bytes_total)
@@ -430,6 +434,7 @@ class _RecordCheck:
         number, count: the shard is `number` of `count` in its split.
         index: index of the shard; None if it cannot be read.
         counts: statistics of the records so far.
+        arrays: fields of which a part can be read, by the key that holds them.
         all_sound: whether every record so far could be decoded.
         previous: id and tile of the record before.
     """
@@ -439,20 +444,22 @@ class _RecordCheck:
     count: int
     index: ShardIndex | None
     counts: ShardCounts = field(init=False)
+    arrays: dict[str, Field] = field(init=False)
     all_sound: bool = True
     previous: tuple[int, int] = (-1, 0)
 
     def __post_init__(self) -> None:
         self.counts = ShardCounts(manifest=self.manifest)
+        self.arrays = {key: one for one in self.manifest.fields if one.is_array for key in one.keys}
 
     def problems(
-        self, record: int, offset: int, stored: memoryview | CorruptFileError, footer: int
+        self, record: int, offset: int, stored: memoryview | CorruptFileError, frames: SequentialShard
     ) -> list[str]:
-        """Return each problem of a record, which begins at byte `offset` and has the checksum `footer`."""
+        """Return each problem of the record that was read last, which begins at byte `offset`."""
         if isinstance(stored, CorruptFileError):
             self.all_sound = False
-            return [str(stored)]
-        found: list[str] = []
+            return [str(stored), *self.band_problems(record, frames)]
+        found, footer = list[str](), frames.footer
         if self.index is not None and footer != (expected := self.index.checksums[record]):
             found.append(f"its checksum is {footer:#010x}, the index says {expected:#010x}")
         try:
@@ -463,7 +470,35 @@ class _RecordCheck:
         found += record_problems(features, self.manifest, self.counts)
         if self.index is not None:
             found += _index_problems(features, stored, offset, self.index, record)
+            found += self.checksum_problems(features, self.index, record)
         return [*found, *self.order_problems(features)]
+
+    def band_problems(self, record: int, frames: SequentialShard) -> Iterator[str]:
+        """Yield each damaged band of the packed values of a record whose checksum is wrong."""
+        if (index := self.index) is None:
+            return
+        for key, sizes in index.packed_bytes.items():
+            start, size = int(index.raw_starts[key][record]), int(sizes[record])
+            value = frames.read(start, size)
+            # Where the file ends inside the record, the first message says so.
+            if key in self.arrays and self.arrays[key].is_packed and len(value) == size:
+                layout = self.arrays[key].packed_layout
+                yield from (f"{key}: {text}" for text in packed_problems(value, layout))
+
+    def checksum_problems(self, features: Decoded, index: ShardIndex, record: int) -> Iterator[str]:
+        """Yield each difference between the arrays of a record and their sizes and checksums in the index."""
+        for key, checksums in index.raw_checksums.items():
+            value = bytes_of(features, key)
+            # The check of the field reports a missing value.
+            if value is None or key not in self.arrays:
+                continue
+            problems = FORMS[self.arrays[key].encoding].checksum_problems(
+                value, checksums[record], index.block_bytes
+            )
+            yield from (f"{key}: {text}" for text in problems)
+            sizes = index.packed_bytes.get(key)
+            if sizes is not None and sizes[record] != len(value):
+                yield f"{key}: {plural(len(value), 'byte')}, the index says {sizes[record]:,}"
 
     def order_problems(self, features: Decoded) -> Iterator[str]:
         """Yield each problem of a record's place: the shard, and its order in a shard of tiles."""
@@ -494,8 +529,6 @@ def _index_problems(
         at = offset + HEADER_BYTES + _view_offset(data, value)
         if at != starts[record]:
             yield f"{key} begins at byte {at}, the index says {starts[record]}"
-        if key in index.raw_checksums:
-            yield from (f"{key}: {text}" for text in block_problems(value, index.raw_checksums[key][record]))
 
 
 def _sort_key(features: Decoded) -> tuple[int, int] | None:

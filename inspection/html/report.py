@@ -425,7 +425,7 @@ def sizes(report: Report) -> dict[str, Any]:
             *facts.per_split("notes").items(),
             *_hidden_bands(facts),
         ],
-        "static": facts.image.encoding == "raw" or facts.manifest.recipe.get("pad") is True,
+        "static": facts.image.form.has_one_shape or facts.manifest.recipe.get("pad") is True,
         "choices": choices,
         "rows": rows,
     }

@@ -20,6 +20,8 @@ from halofeed.prep.geometry.volume_plan import AxisView, Ranges, VolumePlan, ful
 from halofeed.prep.voxels.counts import ValueCounts, count_intensities, merge_counts
 from halofeed.prep.voxels.intensity import as_numbers, in_memory_order
 from halofeed.prep.voxels.label_volumes import CT_FOREGROUND_HU
+from halofeed.schemas.color_planes import color_window
+from halofeed.schemas.encodings import ENCODINGS
 from halofeed.schemas.fields import count_set_members
 from halofeed.schemas.findings import FindingName, finding_key
 from halofeed.schemas.ledger import LedgerCounter
@@ -93,6 +95,25 @@ def _add_labels(counts: NDArray[np.int64], flat: NDArray[Any]) -> None:
     counts += counted.ravel().astype(np.int64)
 
 
+def color_errors(encoding: str, pixels: NDArray[Any], value: bytes | memoryview) -> NDArray[np.int64] | None:
+    """Return how many stored numbers differ from the picture's by 0 to 255 levels, int64 [256].
+
+    Args:
+        encoding: encoding of the picture.
+        pixels: uint8 [height, width, 3], of which every `ROW_STEP`th row is counted.
+        value: the stored value.
+
+    Returns:
+        The counts; None for encodings without color planes.
+    """
+    if not ENCODINGS[encoding].holds_planes:
+        return None
+    height, width = pixels.shape[:2]
+    loaded = color_window(np.frombuffer(value, np.uint8), (height, width), ((0, height), (0, width)))
+    differences = np.abs(loaded[::ROW_STEP].astype(np.int16) - pixels[::ROW_STEP])
+    return np.bincount(differences.reshape(-1), minlength=256)
+
+
 def bin_side(side: int) -> int:
     """Round a side length to 5 significant bits, which limits the number of distinct sizes.
 
@@ -135,6 +156,7 @@ class PictureFacts:
     is_tile: bool = False
     counts_source: bool = True
     ledger: LedgerCounter = field(default_factory=LedgerCounter)
+    color_errors: NDArray[np.int64] | None = None
 
 
 _COUNTS = (
@@ -152,6 +174,7 @@ class PictureTally:
         self._records = self._tiles = self._stored_pixels = self._picture_pixels = 0
         self._labelled: int | None = None
         self._pixel_sums: ImageSums | None = None
+        self._color_errors: NDArray[np.int64] | None = None
         self._largest: tuple[int, ...] = (0, 0)
         self._ledger = LedgerCounter()
 
@@ -166,6 +189,9 @@ class PictureTally:
             self._pixel_sums = histogram, count, sums, squares
         else:
             self._pixel_sums = facts.pixel_sums
+        if facts.color_errors is not None:
+            known = 0 if self._color_errors is None else self._color_errors
+            self._color_errors = known + facts.color_errors
         self._stored_pixels += facts.stored_size[0] * facts.stored_size[1]
         self._picture_pixels += facts.picture_size[0] * facts.picture_size[1]
         counts["labels"].update(facts.labels)
@@ -202,6 +228,8 @@ class PictureTally:
         padded = self._stored_pixels - self._picture_pixels
         named: dict[str, Any] = {name: in_order(counts) for name, counts in self._counts.items()}
         named["warnings"] = named["warnings"] or None
+        if self._color_errors is not None:
+            named["color_errors"] = in_order(dict(enumerate(self._color_errors.tolist())))
         if self._labelled is None:
             del named["label_voxels"]
         else:

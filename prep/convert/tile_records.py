@@ -24,7 +24,7 @@ from halofeed.prep.annotations.labels import LabelMap
 from halofeed.prep.convert.converted_record import HELD_BYTES, Record
 from halofeed.prep.convert.picture_records import size_features
 from halofeed.prep.convert.picture_tasks import annotated_orientation
-from halofeed.prep.convert.tallies import PictureFacts, PictureTally, sum_pixels
+from halofeed.prep.convert.tallies import PictureFacts, PictureTally, color_errors, sum_pixels
 from halofeed.prep.convert.tile_labels import LabelsOfTiles
 from halofeed.prep.convert.tile_objects import TileObjects
 from halofeed.prep.convert.tile_tasks import ClassesOfTiles, TileAnnotations, TiledPicture
@@ -45,6 +45,7 @@ from halofeed.prep.sources.files import SourceFiles
 from halofeed.prep.voxels.encode import ENCODERS
 from halofeed.prep.voxels.tile_pixels import pad_tile, scale_bytes, scale_window
 from halofeed.schemas import keys
+from halofeed.schemas.encodings import ENCODINGS
 from halofeed.schemas.file_layout import SELECTION
 from halofeed.schemas.identity import example_id
 from halofeed.schemas.tfexample import Value
@@ -378,6 +379,7 @@ class TileConverter:
         facts.pixel_sums = sum_pixels(shown)
         stored = pad_tile(shown, tile.plan.output_size, recipe.padding())
         encoded = ENCODERS[recipe.encoding](stored, recipe.jpeg_quality)
+        facts.color_errors = color_errors(recipe.encoding, stored, encoded)
         features |= {
             keys.ENCODED: encoded,
             keys.FORMAT: recipe.encoding.encode(),
@@ -386,9 +388,9 @@ class TileConverter:
             **source.features,
             **size_features(tile.plan, source.orientation),
         }
-        if recipe.encoding != "raw":
+        if ENCODINGS[recipe.encoding].is_file:
             features[keys.KEY_SHA256] = hashlib.sha256(encoded).hexdigest().encode()
-        return Record.of(reference, features, facts, number=tile.number)
+        return Record.of(reference, features, facts, number=tile.number, encoding=recipe.encoding)
 
     def _new_facts(self, tile: PictureTile) -> PictureFacts:
         """Return the facts of a record before its pixels and its annotations are known."""

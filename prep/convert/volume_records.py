@@ -68,7 +68,7 @@ from halofeed.prep.voxels.counts import (
     merge_counts,
     percentile_window,
 )
-from halofeed.prep.voxels.encode import encode_raw
+from halofeed.prep.voxels.encode import ENCODERS, LABEL_ENCODERS
 from halofeed.prep.voxels.intensity import (
     LARGEST_ROUNDING_LOSS,
     IntensityPlan,
@@ -88,6 +88,7 @@ from halofeed.prep.voxels.label_volumes import (
 from halofeed.prep.voxels.levels import Levels
 from halofeed.prep.voxels.resample import apply_image, apply_mask, apply_sets
 from halofeed.schemas import keys
+from halofeed.schemas.encodings import ENCODINGS
 from halofeed.schemas.fields import count_set_members
 from halofeed.schemas.findings import FindingName
 from halofeed.schemas.ledger import LedgerCounter
@@ -157,7 +158,8 @@ def conversion_bytes(
         image + labels + before + (moved + ordered) * item + target * (channels - 1) * item,
         kept + labels + before + target * channels * stored_beside,
         kept + labels + before + target * channels * stored + (moved + ordered) * label_item_bytes,
-        kept + before + record,
+        # The packed record is made beside the arrays.
+        kept + before + record * (1 if ENCODINGS[recipe.encoding].is_fixed_size else 2),
     ]
     # `VolumeConverter._stores_first`: the scan is stored before it is moved.
     if recipe.fixed_window() is not None and stored <= 2 and item <= 2:
@@ -617,11 +619,11 @@ class VolumeConverter:
         stored_labels = (
             _background(grid.shape, label_dtype) if labels is None else labels.astype(label_dtype, copy=False)
         )
-        depth, height, width = grid.shape
+        (depth, height, width), encoding = grid.shape, self.recipe.encoding
         features: dict[str, Value] = {
-            keys.ENCODED: encode_raw(image, 0),
-            keys.FORMAT: b"raw",
-            keys.LABEL: encode_raw(stored_labels, 0),
+            keys.ENCODED: ENCODERS[encoding](image, 0),
+            keys.FORMAT: encoding.encode(),
+            keys.LABEL: LABEL_ENCODERS[encoding](stored_labels[..., None], 0),
             keys.LABELLED: np.array([int(labels is not None)]),
             keys.DEPTH: np.array([depth]),
             keys.HEIGHT: np.array([height]),
@@ -659,7 +661,7 @@ class VolumeConverter:
             coverage=shared.coverage,
             ledger=shared.ledger,
         )
-        return Record.of(shared.reference, features, facts, number=part.number)
+        return Record.of(shared.reference, features, facts, number=part.number, encoding=encoding)
 
 
 @lru_cache(maxsize=1)

@@ -17,11 +17,11 @@ from tests.support.picture_writer import draw_examples, write_splits
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.fixture(scope="module")
-def data(tmp_path_factory):
+@pytest.fixture(scope="module", params=["raw", "packed"])
+def data(tmp_path_factory, request):
     folder = tmp_path_factory.mktemp("interrupts") / "1.0.0"
     examples = {"train": draw_examples(96, frame=(160, 192), vary=False)}
-    write_splits(folder, examples, frame=(160, 192), shards=3)
+    write_splits(folder, examples, frame=(160, 192), shards=3, encoding=request.param)
     return folder
 
 
@@ -49,7 +49,7 @@ def test_address_sanitizer_sees_no_copy_into_memory_that_nobody_owns(data, tmp_p
         pytest.skip("no gcc")
     library = tmp_path / "kernel.so"
     flags = ["-O1", "-g", "-fsanitize=address", "-fPIC", "-shared", "-o", str(library)]
-    subprocess.run([compiler, *flags, str(ROOT / "loader/native/kernel.c")], check=True)
+    subprocess.run([compiler, *flags, *map(str, (ROOT / "schemas/native").glob("*.c"))], check=True)
     found = subprocess.check_output([compiler, "-print-file-name=libasan.so"], text=True).strip()
     preload = {"LD_PRELOAD": found, "ASAN_OPTIONS": "detect_leaks=0", "PYTHONMALLOC": "malloc"}
     interrupt(data, 5000, how, library, **preload)
