@@ -15,14 +15,15 @@ from halofeed.loader.augment.augmented_example import Windows, draw_windows_alon
 from halofeed.loader.augment.view import ImageShape, LazyArray, Ranges, SourceArray, View, copy_view
 from halofeed.loader.batch import COUNT, EPOCH, ID, LABELLED, SIZE, VALID, Batch, array_specs, split_id
 from halofeed.loader.batch_content import BatchContent
-from halofeed.loader.copy_plan import MappedRecords, plan_copies
+from halofeed.loader.copy_plan import plan_copies
 from halofeed.loader.decode import read_text, stored_dtype
+from halofeed.loader.mapped_records import MappedRecords
 from halofeed.loader.planes import (
-    Plane,
+    ColorPlane,
     check_even,
     check_unpadded,
+    plane_scale,
     planes_of_field,
-    scale_of,
     scaled_slab,
     scaled_view,
 )
@@ -82,7 +83,7 @@ def _keys_as_stored(grid: Sequence[Field]) -> dict[str, str]:
         field.name: field.keys[0]
         for field in grid
         if field.is_array
-        and not (field.holds_sets or field.holds_planes or isinstance(field, Plane))
+        and not (field.holds_sets or field.holds_planes or isinstance(field, ColorPlane))
         and is_little_endian(field.dtype)
     }
 
@@ -120,7 +121,7 @@ class Assembler:
 
     Attributes:
         spec: shape (without the batch axis) and dtype of each array.
-        on_grid: names of the arrays on the image's grid.
+        on_grid: names of the arrays on the image's grid, each with the pixels along an axis that have one number.
         decodes: whether some of them are files in their records.
     """
 
@@ -140,7 +141,7 @@ class Assembler:
             check_unpadded(manifest.recipe, content.augmentations)
             check_even(content.augmentations, self._slab, self._frame)
         self._grid = [*(self._planes or [self._image]), *([self._label] if self._label else [])]
-        self.on_grid = tuple(field.name for field in self._grid if scale_of(field) == 1)
+        self.on_grid = {field.name: plane_scale(field) for field in self._grid}
         # The complete image goes directly into the batch: raw fields as stored, files as decoded.
         self._is_direct = self._is_complete and not self._augmentations
         self._as_stored = _keys_as_stored(self._grid) if self._is_direct else {}
@@ -208,6 +209,30 @@ class Assembler:
         """Return the random numbers of the examples' augmentations, float64 [example, augmentation, 8]."""
         return draw_uniforms(seed, epochs, ids, len(self._augmentations))
 
+    def cache_values(self, numbers: Integers, shards: Shards) -> None:
+        """Parse and cache the values of records that were not read yet, if `plan` then finds all that it needs.
+
+        Args:
+            numbers: numbers of the records, int64 [record].
+            shards: the split's shards.
+
+        Raises:
+            CorruptFileError, SystemLimitError: as `MappedRecords.of`.
+        """
+        parser, names = self._reader.numbers, self._reader.cached_names
+        if parser is None or not (self.verifies_windows and self._can_plan) or shards.verify == "always":
+            return
+        left = np.unique(numbers[shards.fields.missing(names, numbers)])
+        records = MappedRecords.of(shards, left) if len(left) else None
+        if records is None:
+            return
+        right = records.verify_rests()
+        parsed, values = parser.parse(records)
+        right &= parsed & records.are_unchanged()
+        if right.any():
+            for name in names:
+                shards.fields.put_all(name, left[right], values[name][right])
+
     def plan(
         self,
         batch: Batch,
@@ -259,6 +284,20 @@ class Assembler:
             and not any(
                 field.holds_sets or stored_dtype(field) != self.spec[field.name].dtype for field in self._grid
             )
+        )
+
+    @property
+    def verifies_windows(self) -> bool:
+        """Return whether the kernel can verify planned rows while it copies them.
+
+        Complete raw arrays are read and verified by `VerifiedReads`.
+        """
+        reads_all = bool(self._as_stored) and all(field.is_raw for field in self._grid)
+        return (
+            self.moves_rows
+            and kernel.reads()
+            and not reads_all
+            and all(field.is_raw or field.is_packed for field in self._grid)
         )
 
     @property

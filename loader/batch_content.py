@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from halofeed.loader.augment import Augmentation, Combination, check_augmentations
 from halofeed.loader.decode import DECODE
-from halofeed.loader.planes import COLORS
+from halofeed.loader.planes import COLOR_CHOICES
 from halofeed.system.errors import UsageError
 
 
@@ -32,8 +32,8 @@ class BatchContent:
         """Return the content that arguments of `Loader` ask for; raise UsageError where one is invalid."""
         if decode not in DECODE:
             raise UsageError(f"decode: expected one of {', '.join(DECODE)}, got {decode!r}")
-        if color not in COLORS:
-            raise UsageError(f"color: expected one of {', '.join(COLORS)}, got {color!r}")
+        if color not in COLOR_CHOICES:
+            raise UsageError(f"color: expected one of {', '.join(COLOR_CHOICES)}, got {color!r}")
         return cls(
             include=_checked_include(include),
             augmentations=check_augmentations(augment),

@@ -13,22 +13,24 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from halofeed.loader.augment.augmented_example import Windows
 from halofeed.loader.augment.view import ImageShape, Ranges, View
-from halofeed.schemas.color_planes import planes_of, split_colors
+from halofeed.schemas.color_planes import colors_of, planes_of, split_colors
 from halofeed.schemas.fields import Field
+from halofeed.schemas.partition import Partition
 from halofeed.system.errors import UsageError
 
 LUMA, CHROMA = "luma", "chroma"
-COLORS = {
+COLOR_CHOICES = {
     "rgb": "pixels of three colors",
     "planes": "luma and chroma as pictures of --encoding yuv420 have them; see halofeed.loader.device.to_rgb",
 }
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plane(Field):
+class ColorPlane(Field):
     """A plane of a picture that is stored as color planes, as a raw field of its bytes.
 
     Args:
@@ -40,7 +42,7 @@ class Plane(Field):
     offset: int = 0
 
 
-def planes_of_field(image: Field, place: str) -> tuple[Plane, Plane]:
+def planes_of_field(image: Field, place: str) -> tuple[ColorPlane, ColorPlane]:
     """Return luma and chroma of an image's field.
 
     Raises:
@@ -57,8 +59,8 @@ def planes_of_field(image: Field, place: str) -> tuple[Plane, Plane]:
     luma, chroma = planes_of(split_colors(color), (2, 2))
     shared: dict[str, Any] = {"keys": image.keys, "dtype": image.dtype, "axes": image.axes, "encoding": "raw"}
     return (
-        Plane(name=LUMA, shape=(height, width, 1), fill=(int(luma[0, 0]),), **shared),
-        Plane(
+        ColorPlane(name=LUMA, shape=(height, width, 1), fill=(int(luma[0, 0]),), **shared),
+        ColorPlane(
             name=CHROMA,
             shape=(height // 2, width // 2, 2),
             fill=tuple(map(int, chroma[0, 0])),
@@ -69,14 +71,36 @@ def planes_of_field(image: Field, place: str) -> tuple[Plane, Plane]:
     )
 
 
-def scale_of(field: Field) -> int:
+def partition_of_planes(partition: Partition, image: str) -> Partition:
+    """Return a partition in which luma and chroma are split like the image, whose name is given."""
+    if image not in partition.dims:
+        return partition
+    others = {name: parts for name, parts in partition.dims.items() if name != image}
+    return replace(partition, dims={LUMA: partition.dims[image], CHROMA: partition.dims[image], **others})
+
+
+def with_colors(batch: Mapping[str, NDArray[Any]], image: str) -> dict[str, NDArray[Any]]:
+    """Return a batch on the host with RGB pixels in the place of luma and chroma, under the name `image`.
+
+    >>> planes = {"luma": np.full((1, 2, 2, 1), 90, np.uint8), "chroma": np.full((1, 1, 1, 2), 128, np.uint8)}
+    >>> with_colors(planes, "image")["image"].tolist()
+    [[[[90, 90, 90], [90, 90, 90]], [[90, 90, 90], [90, 90, 90]]]]
+    """
+    if LUMA not in batch:
+        return dict(batch)
+    others = {name: array for name, array in batch.items() if name not in (LUMA, CHROMA)}
+    wide = batch[CHROMA].repeat(2, axis=1).repeat(2, axis=2)
+    return {image: colors_of(batch[LUMA][..., 0], wide), **others}
+
+
+def plane_scale(field: Field) -> int:
     """Return how many stored pixels a pixel of a field has along each axis."""
-    return field.scale if isinstance(field, Plane) else 1
+    return field.scale if isinstance(field, ColorPlane) else 1
 
 
-def offset_of(field: Field) -> int:
+def plane_offset(field: Field) -> int:
     """Return the byte of its value at which a field begins."""
-    return field.offset if isinstance(field, Plane) else 0
+    return field.offset if isinstance(field, ColorPlane) else 0
 
 
 def scaled_shape(shape: ImageShape, scale: int) -> ImageShape:

@@ -18,7 +18,7 @@ from halofeed.loader import (
 )
 from halofeed.loader.device import to_rgb as to_rgb_on_device
 from halofeed.schemas import color_planes
-from halofeed.schemas.color_planes import color_window, planes_of, split_colors, to_rgb
+from halofeed.schemas.color_planes import color_window, colors_of, planes_of, split_colors
 from halofeed.schemas.native import coloring
 from halofeed.system.errors import UsageError
 from tests.support.conversions import run_convert
@@ -88,7 +88,7 @@ def test_the_kernel_and_numpy_give_the_same_bits_of_every_window(what, data):
     backwards = data.draw(st.tuples(st.booleans(), st.booleans()))
     found = color_window(value, size, box, backwards)
     luma, chroma = planes_of(value, size)
-    complete = to_rgb(luma, chroma.repeat(2, axis=0).repeat(2, axis=1))
+    complete = colors_of(luma, chroma.repeat(2, axis=0).repeat(2, axis=1))
     window = complete[tuple(slice(*side) for side in box)]
     assert (found == window[tuple(slice(None, None, -1 if back else 1) for back in backwards)]).all()
     with pytest.MonkeyPatch.context() as patch:
