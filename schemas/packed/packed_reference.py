@@ -132,7 +132,7 @@ def _pack_groups(rows: Bytes, layout: PackedLayout) -> bytes:
         _pack_sixteen(group, int(width))
         for group, width in zip(deltas.reshape(-1, GROUP_UNITS), widths.reshape(-1), strict=True)
     ]
-    return bases.astype(f"<u{bits // 8}").tobytes() + packed + b"".join(data)
+    return b"".join([bases.astype(f"<u{bits // 8}").tobytes(), packed, *data])
 
 
 def _widths(deltas: NDArray[np.int64], bits: int) -> NDArray[np.int64]:
@@ -176,12 +176,12 @@ def _unpack_groups(coded: memoryview, layout: PackedLayout, rows: int) -> Bytes:
     widths = np.where(widths == 15, 16, widths)
     if len(coded) != start + 2 * int(widths.sum()):
         raise ValueError("a band's size is not that of its groups")
-    deltas = np.zeros((rows * count, GROUP_UNITS), np.int64)
+    groups = np.zeros((rows * count, GROUP_UNITS), np.int64)
     at = start
     for number, width in enumerate(widths.reshape(-1).tolist()):
-        deltas[number] = _unpack_sixteen(coded[at : at + 2 * width], width)
+        groups[number] = _unpack_sixteen(coded[at : at + 2 * width], width)
         at += 2 * width
-    deltas = deltas.reshape(rows, layout.groups, layout.parts, GROUP_UNITS).swapaxes(2, 3)
+    deltas: NDArray[Any] = groups.reshape(rows, layout.groups, layout.parts, GROUP_UNITS).swapaxes(2, 3)
     if layout.unit_bytes == 3:
         green, red, blue = np.moveaxis(deltas, -1, 0)
         deltas = np.stack([red + green, green, blue + green], axis=-1)
