@@ -121,7 +121,7 @@ class Assembler:
 
     Attributes:
         spec: shape (without the batch axis) and dtype of each array.
-        on_grid: names of the arrays on the image's grid.
+        on_grid: names of the arrays on the image's grid, each with the pixels along an axis that have one number.
         decodes: whether some of them are files in their records.
     """
 
@@ -141,7 +141,7 @@ class Assembler:
             check_unpadded(manifest.recipe, content.augmentations)
             check_even(content.augmentations, self._slab, self._frame)
         self._grid = [*(self._planes or [self._image]), *([self._label] if self._label else [])]
-        self.on_grid = tuple(field.name for field in self._grid if plane_scale(field) == 1)
+        self.on_grid = {field.name: plane_scale(field) for field in self._grid}
         # The complete image goes directly into the batch: raw fields as stored, files as decoded.
         self._is_direct = self._is_complete and not self._augmentations
         self._as_stored = _keys_as_stored(self._grid) if self._is_direct else {}
