@@ -9,6 +9,9 @@ import pytest
 
 from halofeed.errors import UsageError
 from halofeed.inspection.verify import verify
+from halofeed.pipelines.convert import convert
+from halofeed.pipelines.job import JobOptions
+from halofeed.prep.options.recipe import Recipe
 from halofeed.schemas.encodings import ENCODINGS
 from halofeed.schemas.index import ShardIndex
 from halofeed.schemas.kinds import KINDS
@@ -114,6 +117,15 @@ def test_workers_and_threads_change_no_byte_of_any_file(name, workers, threads, 
     expected = all_bytes(convert_case(name, tmp_path, encoding="packed", shards=2))
     done = convert_case(name, tmp_path, encoding="packed", shards=2, workers=workers, threads=threads)
     assert all_bytes(done) == expected
+
+
+@pytest.mark.parametrize("name", levels("labeled pictures", long=["scans"]))
+def test_a_beam_runner_writes_the_same_bytes(name, tmp_path):
+    expected = all_bytes(convert_case(name, tmp_path, encoding="packed", shards=2))
+    recipe = Recipe(**CASES[name].options, encoding="packed", shards=2)
+    options = JobOptions(source=str(tmp_path / "source"), out=str(tmp_path / "beam"), name="set", workers=1)
+    done = convert(options, recipe, ("--direct_runner_bundle_repeat=1",), show_progress=False)
+    assert all_bytes(Path(done.folder)) == expected
 
 
 def test_a_second_run_keeps_finished_shards_and_a_changed_encoding_replaces_them(tmp_path):
