@@ -334,7 +334,7 @@ static AddRow add_row_of(int64_t unit) {
 
 /* The sum of the widths of two codes in each of `bytes` bytes; `*are_valid` becomes 0 if a width is too large for bytes. It
    may read 15 bytes past them. A crop sums the codes of all groups, also of those that it does not show: in plain C that is
-   a sixth of the time of a crop of 224 columns of 640, with SSE2 a twentieth. */
+   18 % of the time of a crop of 224 columns of 640, and with SSE2 the crop takes 12 % less. */
 #if HAS_SSE
 static inline int64_t sum_widths(const uint8_t *codes, int64_t bytes, int are_words, int *are_valid) {
     static const uint8_t tail[2 * 16] = {255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255};
