@@ -1048,6 +1048,7 @@ def train(
     checkpoint_every: int | None = None,
     keep_last: int | None = None,
     virtual_devices: int | None = None,
+    compile_cache: StrPath | None = None,
     coordinator: str | None = None,
     process_count: int | None = None,
     process_id: int | None = None,
@@ -1087,6 +1088,8 @@ def train(
         checkpoint_every: steps between checkpoints; 0 saves at evaluations and at the end.
         keep_last: number of last checkpoints to keep, besides the best.
         virtual_devices: use this many CPU devices instead of accelerators.
+        compile_cache: folder of compiled programs, so that the next command compiles nothing; none for no cache
+            (default: $HALOFEED_COMPILE_CACHE, else ~/.cache/halofeed/compiled).
         coordinator: the address of process 0.
         process_count: number of processes.
         process_id: number of this process, from 0.
@@ -1107,6 +1110,7 @@ def evaluate(
     model: str | None = None,
     task: str | None = None,
     virtual_devices: int | None = None,
+    compile_cache: StrPath | None = None,
     split: str = '',
     merge: str = 'shared',
     merge_overlap: str = 'iou',
@@ -1124,6 +1128,8 @@ def evaluate(
         model: model of your own that was moved (default: the run's).
         task: task of your own that was moved (default: the run's).
         virtual_devices: use this many CPU devices instead of accelerators.
+        compile_cache: folder of compiled programs, so that the next command compiles nothing; none for no cache
+            (default: $HALOFEED_COMPILE_CACHE, else ~/.cache/halofeed/compiled).
         split: name of the split (default: the run's evaluation split).
         merge: shared: boxes of two tiles are one object if they agree in the part that both tiles show (default);
             nms: keep the box with the highest score; nmm, greedy-nmm: the union of overlapping boxes, as SAHI; none.
@@ -1146,6 +1152,7 @@ def predict(
     model: str | None = None,
     task: str | None = None,
     virtual_devices: int | None = None,
+    compile_cache: StrPath | None = None,
     split: str = '',
     merge: str = 'shared',
     merge_overlap: str = 'iou',
@@ -1169,6 +1176,8 @@ def predict(
         model: model of your own that was moved (default: the run's).
         task: task of your own that was moved (default: the run's).
         virtual_devices: use this many CPU devices instead of accelerators.
+        compile_cache: folder of compiled programs, so that the next command compiles nothing; none for no cache
+            (default: $HALOFEED_COMPILE_CACHE, else ~/.cache/halofeed/compiled).
         split: name of the split (default: the run's evaluation split).
         merge: shared: boxes of two tiles are one object if they agree in the part that both tiles show (default);
             nms: keep the box with the highest score; nmm, greedy-nmm: the union of overlapping boxes, as SAHI; none.
@@ -1197,6 +1206,7 @@ def export(
     model: str | None = None,
     task: str | None = None,
     virtual_devices: int | None = None,
+    compile_cache: StrPath | None = None,
     format: Literal['stablehlo', 'savedmodel'] | None = None,
     to: str | None = None,
     grid: str | None = None,
@@ -1215,6 +1225,8 @@ def export(
         model: model of your own that was moved (default: the run's).
         task: task of your own that was moved (default: the run's).
         virtual_devices: use this many CPU devices instead of accelerators.
+        compile_cache: folder of compiled programs, so that the next command compiles nothing; none for no cache
+            (default: $HALOFEED_COMPILE_CACHE, else ~/.cache/halofeed/compiled).
         format: of a run; savedmodel writes TensorFlow's beside the StableHLO (default: stablehlo).
         to: folders: classification; coco, yolo, voc, dota: detection; nifti: segmentation of volumes; parquet,
             webdataset: pictures of any task. Pictures are the stored JPEG or PNG files, or PNG; padding is cut off.

@@ -13,7 +13,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.prep.formats.picture.picture_formats import check_encoded_image
+from halofeed.prep.voxels.encoded_image import check_encoded_image
 from halofeed.schemas.color_planes import color_window
 from halofeed.schemas.fields import Field
 from halofeed.schemas.packed.packed_arrays import unpack
@@ -34,13 +34,16 @@ class StoredForm:
         problems: yield each problem of a value, of (value, field, the record's height and width).
         array: return the stored array with the field's `stored_shape`, of a file with the file's size and a last axis
             of channels; None if the value cannot be decoded. bfloat16 is returned as its bits in uint16.
-        checksum_problems: yield each difference from the checksums that the index has for the value, uint32 [block].
+        checksum_problems: yield each difference from the checksums that the index has for the value, uint32 [block],
+            given the bytes of a block.
         extension: extension of a file with these bytes; "" if they are no file.
     """
 
     problems: Callable[[memoryview, Field, Size], Iterator[str]]
     array: Callable[[memoryview, Field], NDArray[Any] | None]
-    checksum_problems: Callable[[memoryview, NDArray[np.uint32]], Iterator[str]] = lambda data, sums: iter(())
+    checksum_problems: Callable[[memoryview, NDArray[np.uint32], int], Iterator[str]] = (
+        lambda data, sums, block: iter(())
+    )
     extension: str = ""
 
 
@@ -63,9 +66,9 @@ def stored_array(data: memoryview, field: Field) -> NDArray[Any] | None:
     return FORMS[field.encoding].array(data, field)
 
 
-def block_problems(data: memoryview, expected: NDArray[np.uint32]) -> Iterator[str]:
-    """Yield each 1 MiB block of a raw value that differs from the index's checksums."""
-    found = block_checksums(data)
+def block_problems(data: memoryview, expected: NDArray[np.uint32], block_bytes: int) -> Iterator[str]:
+    """Yield each block of a raw value that differs from the index's checksums."""
+    found = block_checksums(data, block_bytes)
     if len(found) != len(expected):
         yield f"the index holds {len(expected)} block checksums, the value has {len(found)} blocks"
     for block, (ours, theirs) in enumerate(zip(found, expected.tolist(), strict=False)):
@@ -95,9 +98,6 @@ def _raw_problems(data: memoryview, field: Field, size: Size) -> Iterator[str]:
 
 
 def _packed_array(data: memoryview, field: Field) -> NDArray[Any] | None:
-    # A band whose bits were flipped may decode to other numbers.
-    if any(packed_problems(data, field.packed_layout)):
-        return None
     try:
         return _shaped(unpack(data, field.packed_layout), field)
     except ValueError:
@@ -148,7 +148,7 @@ def _place(band: int, layout: PackedLayout) -> str:
     return f"band {band} ({of_plane}rows {first} to {stop - 1})"
 
 
-def _value_problems(data: memoryview, expected: NDArray[np.uint32]) -> Iterator[str]:
+def _value_problems(data: memoryview, expected: NDArray[np.uint32], block_bytes: int) -> Iterator[str]:
     """Yield a problem if the checksum of a value, whose blocks have others inside it, is not the index's."""
     if expected.tolist() != [found := crc32c(data)]:
         listed = ", ".join(f"{one:#010x}" for one in expected.tolist()) or "none"

@@ -1,11 +1,12 @@
 """Tables of memory addresses for the kernel, which puts the arrays of a batch's records into its rows.
 
-A copy plan (`CopyPlan`) copies or unpacks windows from memory-mapped shards, for all rows in one call. It applies if no
-checksum is left to compute. Only the TFRecord frames are compared, and each file's stamp once per batch instead of once
-per record. So a row costs little more than its copy.
+A copy plan (`CopyPlan`) copies or unpacks windows from memory-mapped shards, for all rows in one call. The TFRecord
+frames are compared, and each file's stamp once per batch instead of once per record. A part whose checksum was not
+computed yet is verified just before it is copied, so that the copy finds it in the cache.
 
 `VerifiedReads` read complete records from local files, one per call, and compute their checksums. They apply if
-checksums are left to compute and all raw values go into the batch as they are stored.
+checksums are left to compute and all raw values go into the batch as they are stored: reading a file into the batch
+is faster than the page faults of a map.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -21,12 +21,15 @@ from numpy.typing import NDArray
 
 from halofeed.loader.augment.augmented_example import Windows
 from halofeed.loader.augment.view import Ranges
+from halofeed.loader.mapped_records import MappedRecords, length_checksums, row_addresses
+from halofeed.loader.planes import plane_offset, plane_scale, scaled_slab, scaled_windows
 from halofeed.loader.record import StoredRecord
-from halofeed.loader.shards import Bytes, Integers, Shards
+from halofeed.loader.shards import Integers, Shards
 from halofeed.schemas.fields import Field
 from halofeed.schemas.native import coloring, kernel, packing
 from halofeed.schemas.native.coloring import Colorings
 from halofeed.schemas.native.kernel import (
+    BLOCKS,
     FRAME,
     KERNEL_AXES,
     PIXEL_BYTES,
@@ -39,111 +42,10 @@ from halofeed.schemas.native.kernel import (
     no_moves,
 )
 from halofeed.schemas.native.packing import Unpacks
-from halofeed.schemas.packed.packed_layout import PackedLayout
 from halofeed.schemas.shard_file import OpenFile
-from halofeed.schemas.tfrecord import HEADER_BYTES
-from halofeed.system.checksum import block_shifts, crc32c, mask_crc
 
 MAX_REST_BYTES = 1 << 24
 """Limit for all bytes of a batch's records except raw values; they are in memory until each record is parsed."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class MappedShard:
-    """A memory-mapped shard, and its `OpenFile.stamp` from before it was mapped."""
-
-    opened: OpenFile
-    stamp: tuple[int, ...]
-    mapping: Bytes
-
-    def is_unchanged(self) -> bool:
-        """Return whether the file has not changed since the stamp, so that copies of the mapping are right."""
-        return not self.opened.is_lost() and self.opened.is_unchanged(self.stamp)
-
-
-class MappedRecords:
-    """The raw values of some records in mapped shards.
-
-    Args:
-        shards: the split's shards.
-        numbers: numbers of the records, int64 [record].
-        files: the mapped shards of these records, by shard number.
-    """
-
-    def __init__(self, shards: Shards, numbers: Integers, files: Mapping[int, MappedShard]) -> None:
-        self._shards, self._numbers, self._files = shards, numbers, files
-        self._shard_of = shards.shards_of(numbers).tolist()
-        bases = {shard: file.mapping.ctypes.data for shard, file in files.items()}
-        # The memory address of each record's shard.
-        self._bases = np.array([bases[shard] for shard in self._shard_of], np.int64)
-
-    @classmethod
-    def of(cls, shards: Shards, numbers: Integers, keys: Sequence[str]) -> MappedRecords | None:
-        """Return the raw values of records; None if a shard cannot be mapped or checksums are left to compute.
-
-        Args:
-            shards: the split's shards.
-            numbers: numbers of the records, int64 [record].
-            keys: keys of the raw values.
-
-        Raises:
-            CorruptFileError, SystemLimitError: as `Shards.open_all`.
-        """
-        # A copy in the kernel does not compute checksums; `VerifiedReads` or `StoredRecord` do.
-        if not shards.is_verified(numbers, keys):
-            return None
-        files = {}
-        for shard, opened in shards.open_all(numbers).items():
-            stamp, mapping = opened.stamp, None if opened.is_transferred else opened.as_array()
-            if mapping is None:
-                return None
-            files[shard] = MappedShard(opened, stamp, mapping)
-        # No file: too many to be open at once. If a shard was replaced, opening it has discarded what was verified.
-        if not files or not shards.is_verified(numbers, keys):
-            return None
-        return cls(shards, numbers, files)
-
-    def addresses(self, key: str) -> Integers:
-        """Return the memory addresses of the records' values, int64 [record]."""
-        return self._bases + self._shards.value_starts[key][self._numbers]
-
-    def layout(self, key: str) -> PackedLayout:
-        """Return the layout of a packed value."""
-        return self._shards.layouts[key]
-
-    def sizes(self, key: str) -> Integers:
-        """Return the stored bytes of the records' values, int64 [record]."""
-        return self._shards.value_bytes[key][self._numbers]
-
-    def flags(self, key: str) -> Integers:
-        """Return what tells the kernel which bands to verify, int64 [record]; see `packing.FLAGS`."""
-        shards = self._shards
-        if shards.verify != "first":
-            return np.full(len(self._numbers), packing.ALWAYS if shards.verify == "always" else packing.NEVER)
-        return _row_addresses(shards.verified_parts[key])[self._numbers]
-
-    def frames(self) -> Integers:
-        """Return where headers and footers are and what they must state, int64 [record, 5]; `FRAME` has the columns."""
-        shards, numbers = self._shards, self._numbers
-        header, lengths = self._bases + shards.offsets[numbers], shards.lengths[numbers]
-        stated = _length_checksums(lengths) if shards.verify != "never" else np.full(len(numbers), -1)
-        footer = header + HEADER_BYTES + lengths
-        return np.stack([header, lengths, stated, footer, shards.checksums[numbers]], axis=1, dtype=np.int64)
-
-    def are_unchanged(self) -> NDArray[np.bool_]:
-        """Return whether each record's file has not changed since `of`, bool [record]; call it after the copy."""
-        unchanged = {shard: file.is_unchanged() for shard, file in self._files.items()}
-        return np.array([unchanged[shard] for shard in self._shard_of], np.bool_)
-
-
-def _length_checksums(lengths: Integers) -> Integers:
-    """Return the masked CRC32C of each record length, int64 [record], as a TFRecord header states it."""
-    return np.array([_length_checksum(length) for length in lengths.tolist()], np.int64)
-
-
-@lru_cache(maxsize=1024)
-def _length_checksum(length: int) -> int:
-    return mask_crc(crc32c(length.to_bytes(8, "little")))
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -201,13 +103,12 @@ def plan_copies(
         records: each row's record.
     """
     targets = _plan_moves(fields, batch, rows, windows, slab, records)
-    _, shown = _first_shown(windows, slab)
     raw = [table for field, table in zip(fields, targets, strict=True) if field.is_raw]
     pads = [
-        _pad_moves(padding[field.name], table, shown, axis)
+        _pad_moves(padding[field.name], table, _shown_of(field, windows, slab)[1], axis)
         for field, table in zip(fields, targets, strict=True)
         if field.name in padding
-        for axis in range(shown.shape[1])
+        for axis in range(windows.shape.shape[1])
     ]
     unpacks = [
         _plan_unpacks(field, table, windows, slab, records)
@@ -275,22 +176,30 @@ def _plan_moves(
     """Return the moves of each row of each field, int64 [field, row, column]; see `plan_copies`."""
     count, axes = windows.start.shape
     outer = KERNEL_AXES - axes  # leading axes of the kernel that the image lacks; their size is 1
-    first, shown = _first_shown(windows, slab)
     signs = 1 - 2 * windows.backwards.astype(np.int64)
     moves = no_moves(len(fields) * count)
     tables = moves.reshape(len(fields), count, -1)
     tables[:, :, FRAME] = records.frames()
-    tables[:, :, SHAPE][:, :, outer:] = shown
     for field, table in zip(fields, tables, strict=True):
         stored, out = field.stored_shape, batch[field.name]
+        first, shown = _shown_of(field, windows, slab)
+        table[:, SHAPE][:, outer:] = shown
         pixel = math.prod(stored[axes:]) * out.itemsize
         strides = np.array([pixel * math.prod(stored[axis + 1 : axes]) for axis in range(axes)])
-        table[:, SOURCE] = records.addresses(field.keys[0]) + first @ strides
+        table[:, SOURCE] = records.addresses(field.keys[0]) + plane_offset(field) + first @ strides
         table[:, TARGET] = out.ctypes.data + rows * out.strides[0]
         table[:, SOURCE_STRIDES][:, outer:] = signs * strides
         table[:, TARGET_STRIDES][:, outer:] = out.strides[1 : axes + 1]
         table[:, PIXEL_BYTES] = pixel
+        if field.is_raw:
+            table[:, BLOCKS] = records.blocks(field.keys[0])
     return tables
+
+
+def _shown_of(field: Field, windows: Windows, slab: Ranges | None) -> tuple[Integers, Integers]:
+    """Return `_first_shown` for a field, which may be a plane of a picture."""
+    scale = plane_scale(field)
+    return _first_shown(scaled_windows(windows, scale), None if slab is None else scaled_slab(slab, scale))
 
 
 def _box_start(windows: Windows, slab: Ranges | None) -> Integers:
@@ -321,7 +230,7 @@ def _pad_moves(padding: NDArray[Any], moves: Moves, shown: Integers, axis: int) 
     pads[:, SHAPE][:, outer + axis + 1 :] = padding.shape[axis + 1 : axes]
     pads[:, SHAPE][:, outer + axis] = size - shown[short, axis]
     pads[:, SOURCE_STRIDES][:, outer:] = strides
-    pads[:, FRAME] = 0
+    pads[:, FRAME], pads[:, BLOCKS] = 0, 0
     return pads
 
 
@@ -347,14 +256,12 @@ class VerifiedReads:
         self._checksums = {key: shards.value_checksums[key][numbers] for key in into}
         # `Value` and `Read` of kernel.c name the columns of these tables.
         self._values = np.empty((len(numbers), len(into), kernel.VALUE_COLUMNS), np.int64)
+        rows = np.arange(len(numbers))
         for place, (key, size) in enumerate(shards.array_bytes.items()):
+            sums = row_addresses(self._checksums[key], rows)
             self._values[:, place] = np.stack(
                 np.broadcast_arrays(
-                    shards.value_starts[key][numbers],
-                    size,
-                    into[key],
-                    _row_addresses(self._checksums[key]),
-                    block_shifts(size).ctypes.data,  # its cache owns this array
+                    shards.value_starts[key][numbers], size, into[key], sums, shards.block_bytes
                 ),
                 axis=1,
             )
@@ -363,10 +270,10 @@ class VerifiedReads:
                 [files[shard].descriptor for shard in shards.shards_of(numbers).tolist()],
                 shards.offsets[numbers],
                 lengths,
-                _length_checksums(lengths),
+                length_checksums(lengths),
                 shards.checksums[numbers].astype(np.int64),
                 self._rest.ctypes.data + self._rest_ends - self._rest_bytes,
-                _row_addresses(self._values),
+                row_addresses(self._values, rows),
                 len(into),
             ),
             axis=1,
@@ -401,8 +308,3 @@ class VerifiedReads:
             end, shard = int(self._rest_ends[position]), record.shard
             rest = self._rest.data[end - int(self._rest_bytes[position]) : end]
             record.accept_verified(self._files[shard], self._stamps[shard], rest)
-
-
-def _row_addresses(array: NDArray[Any]) -> Integers:
-    """Return the memory addresses of an array's rows."""
-    return array.ctypes.data + np.arange(len(array)) * array.strides[0]

@@ -11,14 +11,11 @@ import math
 from functools import lru_cache
 from typing import Any
 
-import cv2
 import numpy as np
-import simplejpeg
 from numpy.typing import NDArray
 
 from halofeed.loader.record import StoredRecord
-from halofeed.prep.formats.picture.image import Size
-from halofeed.prep.formats.picture.picture_formats import check_encoded_image
+from halofeed.prep.geometry.resize import Size
 from halofeed.schemas.fields import Field
 from halofeed.schemas.tfexample import Decoded
 from halofeed.system.errors import CorruptFileError, UsageError
@@ -28,7 +25,6 @@ DECODE = {
     "fast": "JPEG by the fast integer transform, chroma repeated where it is upsampled",
 }
 _JPEG_COLORS = {1: "GRAY", 3: "RGB"}
-_PNG_ORDERS = {3: cv2.COLOR_BGR2RGB, 4: cv2.COLOR_BGRA2RGBA}
 _CURE = "run `halofeed verify` on the data set, and the same `halofeed convert` with --overwrite"
 
 
@@ -117,6 +113,10 @@ def decode_label(
 def _decode_jpeg(
     file: memoryview, channels: int, largest: Size, out: NDArray[Any] | None, fast: bool
 ) -> NDArray[Any]:
+    import simplejpeg  # raw records need neither of these
+
+    from halofeed.prep.voxels.encoded_image import check_encoded_image
+
     size = check_encoded_image(file, "jpeg", largest)
     options = {"fastdct": fast, "fastupsample": fast}
     # Straight into the batch saves a copy, which needs exactly the row's shape.
@@ -129,6 +129,10 @@ def _decode_jpeg(
 
 def decode_png(data: memoryview, largest: tuple[int, int]) -> NDArray[Any]:
     """Decode a PNG file to uint8 or uint16 [height, width, channel]; ValueError if it is damaged or too large."""
+    import cv2
+
+    from halofeed.prep.voxels.encoded_image import check_encoded_image
+
     check_encoded_image(data, "png", largest)
     try:
         pixels = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_UNCHANGED)
@@ -138,7 +142,8 @@ def decode_png(data: memoryview, largest: tuple[int, int]) -> NDArray[Any]:
         raise ValueError("not a PNG file, or damaged")
     if pixels.ndim == 2:  # OpenCV drops the axis of a single channel
         return np.asarray(pixels[..., None])
-    return np.asarray(cv2.cvtColor(pixels, _PNG_ORDERS[pixels.shape[2]]))
+    order = {3: cv2.COLOR_BGR2RGB, 4: cv2.COLOR_BGRA2RGBA}[pixels.shape[2]]
+    return np.asarray(cv2.cvtColor(pixels, order))
 
 
 def read_numbers(field: Field, features: Decoded, record: StoredRecord) -> NDArray[Any]:

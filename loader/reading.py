@@ -22,6 +22,7 @@ from halofeed.loader.decode import (
     read_numbers,
     stored_dtype,
 )
+from halofeed.loader.mapped_records import NumberParser
 from halofeed.loader.record import RecordArray, StoredRecord, array_of
 from halofeed.loader.shards import ObjectLists
 from halofeed.prep.geometry.resize import compose_affines
@@ -104,6 +105,7 @@ class RecordReader:
     Attributes:
         cached_names: names under which values of static shape are cached.
         lists: the fields of objects.
+        numbers: parser of the values of many records; None if each record is parsed alone.
         caches_all: whether cached values make parsing unnecessary.
     """
 
@@ -134,6 +136,8 @@ class RecordReader:
         self._values = [field for field in parsed if field.encoding in STATIC]
         self.lists = [field for field in parsed if field.encoding == "list"]
         self.cached_names, self.caches_all = self._cacheable(manifest, parsed)
+        # The kernel parses the numbers of many records at once, if there is nothing else to parse.
+        self.numbers = None if self.lists or not self.caches_all else NumberParser.of(self._values)
         # Without augmentations and sizes, every array of an image is the same example.
         self._unchanged_example = None
         if self._image.is_array and not needs_extent:

@@ -26,6 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from halofeed.loader.augment.view import ImageShape, Ranges, View, common, slices_within
+from halofeed.loader.planes import ColorPlane
 from halofeed.loader.shards import Bytes, Integers, ObjectLists, Shards
 from halofeed.schemas.color_planes import color_window
 from halofeed.schemas.fields import Field
@@ -35,10 +36,10 @@ from halofeed.schemas.packed.packed_windows import PackedWindow, pixels_of, unpa
 from halofeed.schemas.shard_file import OpenFile
 from halofeed.schemas.tfexample import Decoded, decode_parts
 from halofeed.schemas.tfrecord import FOOTER_BYTES, HEADER_BYTES
-from halofeed.system.checksum import BLOCK_BYTES, combine, combine_blocks, crc32c, mask_crc
+from halofeed.system.checksum import combine, combine_blocks, crc32c, mask_crc
 from halofeed.system.errors import CorruptFileError
 
-NEVER_SPLIT_BYTES, SPLIT_BYTES_FOR_CROPS, SPLIT_BYTES_FOR_SLABS = 1 << 62, 2 << 20, BLOCK_BYTES
+NEVER_SPLIT_BYTES, SPLIT_BYTES_FOR_CROPS, SPLIT_BYTES_FOR_SLABS = 1 << 62, 2 << 20, 1 << 20
 """Raw values up to this size are fetched completely: a further request may cost more than the unused bytes."""
 CHUNK_BYTES = 3 << 18
 """Size of one read; the chunk and its destination fit into a core's cache."""
@@ -239,13 +240,13 @@ class StoredRecord:
         mapping = self._mapped_shard()
         if mapping is None:
             return None
-        shards, begin = self._shards, self.value_start(key)
+        shards, begin, size = self._shards, self.value_start(key), self._shards.block_bytes
         value = mapping[begin : begin + shards.array_bytes[key]]
         if not self._is_verified(key):
-            for block in _blocks_of(*runs()):
+            for block in _blocks_of(*runs(), size):
                 if self._is_verified_block(key, block):
                     continue
-                data = value[block * BLOCK_BYTES : (block + 1) * BLOCK_BYTES]
+                data = value[block * size : (block + 1) * size]
                 if crc32c(data) != shards.value_checksums[key][self._number, block]:
                     return None  # `fetch` finds the error again, or says why the file cannot be read
                 self._mark_verified(key, block)
@@ -260,9 +261,9 @@ class StoredRecord:
     def prefetch(self, key: str, runs: ByteRuns) -> None:
         """Begin to transfer the blocks of a raw value that hold `runs`, if the shard is remote."""
         if self._opened.is_transferred:
-            begin, size = self.value_start(key), self._shards.array_bytes[key]
-            starts = [block * BLOCK_BYTES for block in _blocks_of(*runs())]
-            self._opened.expect([(begin + at, begin + min(at + BLOCK_BYTES, size)) for at in starts])
+            begin, size, each = self.value_start(key), self.value_bytes(key), self._shards.block_bytes
+            starts = [block * each for block in _blocks_of(*runs(), each)]
+            self._opened.expect([(begin + at, begin + min(at + each, size)) for at in starts])
 
     def fetch(self, key: str, starts: Sequence[int], length: int, out: Bytes) -> None:
         """Read parts of a raw value.
@@ -289,32 +290,45 @@ class StoredRecord:
                 opened.read_into((part,), begin + start, length)
 
     def _fetch_checked(self, key: str, start: int, out: memoryview) -> None:
-        shards, stop = self._shards, start + len(out)
-        for block in range(start // BLOCK_BYTES, -(-stop // BLOCK_BYTES)):
-            low, high = block * BLOCK_BYTES, min((block + 1) * BLOCK_BYTES, shards.array_bytes[key])
-            first, last = max(start, low), min(stop, high)
-            target = out[first - start : last - start]
+        shards, stop, size = self._shards, start + len(out), self._shards.block_bytes
+        at = start
+        while at < stop:
+            block = at // size
+            low, high = block * size, min((block + 1) * size, shards.array_bytes[key])
             if self._is_verified_block(key, block):
-                self._opened.read_into((target,), self.value_start(key) + first, last - first)
-                continue
-            # The caller wants the complete block, so it is verified in place.
-            if (first, last) == (low, high):
-                self._read_block(key, block, target)
-                continue
-            scratch = shards.scratch
-            complete = scratch.bytes("block", BLOCK_BYTES).data[: high - low]
-            # Several rows of a window are often in one block, which is read and verified once.
-            if scratch.block != (self._read_token, key, block):
-                scratch.block = None
-                self._read_block(key, block, complete)
-                scratch.block = (self._read_token, key, block)
-            target[:] = complete[first - low : last - low]
+                last = min(stop, high)
+                self._opened.read_into(
+                    (out[at - start : last - start],), self.value_start(key) + at, last - at
+                )
+            elif at == low and stop >= high:
+                # The caller wants complete blocks, so they are verified in place, several for one read.
+                last = low + max(size, min(CHUNK_BYTES, stop - low) // size * size)
+                last = high if last > stop else last
+                self._read_blocks(key, block, out[at - start : last - start])
+            else:
+                last = min(stop, high)
+                self._copy_of_block(key, block, at - low, out[at - start : last - start], high - low)
+            at = last
 
-    def _read_block(self, key: str, block: int, out: memoryview) -> None:
-        self._opened.read_into((out,), self.value_start(key) + block * BLOCK_BYTES, len(out))
-        if crc32c(out) != self._shards.value_checksums[key][self._number, block]:
-            raise self._checksum_error(f"the checksum is wrong of block {block} of {key}")
-        self._mark_verified(key, block)
+    def _copy_of_block(self, key: str, block: int, first: int, out: memoryview, size: int) -> None:
+        """Copy a part of a block of `size` bytes, from its byte `first` on, after verifying all of it."""
+        scratch = self._shards.scratch
+        complete = scratch.bytes("block", self._shards.block_bytes).data[:size]
+        # Several rows of a window are often in one block, which is read and verified once.
+        if scratch.block != (self._read_token, key, block):
+            scratch.block = None
+            self._read_blocks(key, block, complete)
+            scratch.block = (self._read_token, key, block)
+        out[:] = complete[first : first + len(out)]
+
+    def _read_blocks(self, key: str, first: int, out: memoryview) -> None:
+        """Read complete blocks one after the other, from the block `first` on, and verify each."""
+        size = self._shards.block_bytes
+        self._opened.read_into((out,), self.value_start(key) + first * size, len(out))
+        for block, at in enumerate(range(0, len(out), size), first):
+            if crc32c(out[at : at + size]) != self._shards.value_checksums[key][self._number, block]:
+                raise self._checksum_error(f"the checksum is wrong of block {block} of {key}")
+            self._mark_verified(key, block)
 
     def _mapped_shard(self) -> Bytes | None:
         """Return the mapped shard; checked once per read, because the check takes a tenth of a picture's copy."""
@@ -460,7 +474,9 @@ class StoredRecord:
         checksum = crc32c(parts[0])
         for key, part in zip(shards.array_bytes, parts[1:], strict=True):
             sums, value_bytes = shards.value_checksums[key][number].tolist(), self.value_bytes(key)
-            value = sums[0] if key in shards.layouts else combine_blocks(sums, value_bytes)
+            value = (
+                sums[0] if key in shards.layouts else combine_blocks(sums, value_bytes, shards.block_bytes)
+            )
             checksum = crc32c(part, combine(checksum, value, value_bytes))
         if mask_crc(checksum) != shards.checksums[number]:
             raise self._checksum_error("the data's checksum is wrong")
@@ -529,11 +545,11 @@ class ChosenRecords:
         return stored_record(self.shards, number if self.subset is None else int(self.subset[number]))
 
 
-def _blocks_of(starts: Sequence[int], length: int) -> list[int]:
+def _blocks_of(starts: Sequence[int], length: int, block_bytes: int) -> list[int]:
     """Return the numbers of the blocks that hold runs of a raw value, ascending."""
     # A difference array: +1 where a run enters a block, -1 after its last block, and the sum counts the runs.
     begin = np.array(starts)
-    first, last = begin // BLOCK_BYTES, (begin + length - 1) // BLOCK_BYTES
+    first, last = begin // block_bytes, (begin + length - 1) // block_bytes
     touched = np.zeros(int(last.max()) + 2, np.int64)
     np.add.at(touched, first, 1)
     np.add.at(touched, last + 1, -1)
@@ -712,6 +728,10 @@ class ColoredPlanes(RecordArray):
             box = ((low - first, high - first), columns)
             yield ((low, high), columns), color_window(planes, (last - first, width), box)
 
+    def plane(self, plane: ColorPlane) -> StoredArray:
+        """Return one of the planes."""
+        return StoredPlane(self._record, self._key, plane.shape, self.dtype, self._axes).at(plane.offset)
+
     @property
     def _size(self) -> tuple[int, int]:
         return self.shape[0], self.shape[1]
@@ -742,8 +762,12 @@ class StoredArray(RecordArray):
         value = self._record.mapped_value(self._key, lambda: self._runs(shown))
         if value is None:
             return False
-        view.copy(value.view(self.dtype).reshape(self.shape), out)
+        view.copy(self._bytes_of(value).view(self.dtype).reshape(self.shape), out)
         return not self._record.is_lost()
+
+    def _bytes_of(self, value: Bytes) -> Bytes:
+        """Return the array's bytes of a complete value."""
+        return value
 
     def _read_box(self, box: Ranges) -> Ranges:
         """Return the box to read for a shown box: an axis is read in full if the unneeded part is a small gap."""
@@ -782,6 +806,25 @@ class StoredArray(RecordArray):
             stride *= self.shape[outer + 1]
             starts = [at * stride + start for at in range(*box[outer]) for start in starts]
         return starts, length
+
+
+class StoredPlane(StoredArray):
+    """A plane of a picture that is stored as color planes."""
+
+    __slots__ = ("_offset",)
+    _offset: int
+
+    def at(self, offset: int) -> StoredPlane:
+        """Return the plane, after setting the byte of the value at which it begins."""
+        self._offset = offset
+        return self
+
+    def _bytes_of(self, value: Bytes) -> Bytes:
+        return value[self._offset : self._offset + math.prod(self.shape) * self.dtype.itemsize]
+
+    def _runs(self, box: Ranges) -> tuple[list[int], int]:
+        starts, length = super()._runs(box)
+        return [start + self._offset for start in starts], length
 
 
 def is_little_endian(dtype: str) -> bool:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -487,6 +486,8 @@ class _ClassReader:
 
     def pairs(self) -> tuple[Integers, Integers]:
         """Return (number of the record, class) of every class in every record, int64 [pair] each."""
+        from concurrent.futures import ThreadPoolExecutor
+
         numbers = self._records.in_split(np.arange(len(self._records)))
         parts = np.array_split(numbers, -(-len(numbers) // _RECORDS_PER_TASK))
         with ThreadPoolExecutor(thread_name_prefix="halofeed-classes") as threads:

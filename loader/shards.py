@@ -81,15 +81,16 @@ class Shards:
 
     `halofeed.loader.record.stored_record` reads a record.
 
-    Memory: 28 bytes per record, 8 per raw field and 4 per started MiB of it; 20 per packed field. With
-    `verify="first"` one more byte per record, per started MiB and per band, in the shards that were read. Each thread
-    reads into about 2 MiB of scratch, and into scratch for one record's packed values and other fields (for jpeg and
-    png all of them). While checksums are computed, a batch holds the other fields of all its records, up to 16 MiB.
+    Memory: 28 bytes per record, 8 per raw field and 4 per block of it; 20 per packed field. With `verify="first"` one
+    more byte per record, per block and per band, in the shards that were read. Each thread reads into about 2 MiB of
+    scratch, and into scratch for one record's packed values and other fields (for jpeg and png all of them). While
+    checksums are computed, a batch holds the other fields of all its records, up to 16 MiB.
 
     Attributes:
         layouts: the layout of each packed array, by key.
         array_bytes: bytes of each array as it is unpacked, by key, in the order of the values in a record.
         value_starts, value_bytes: the file offset and the size of each record's value, int64 [record], by key.
+        block_bytes: bytes of a block of raw values; 0 before the first index is read.
         value_checksums: CRC32C of the blocks of raw values, or of a packed value, uint32 [record, block], by key.
         verified_parts: which blocks or bands are verified, bool [record, part], by key; only with verify="first".
     """
@@ -110,10 +111,7 @@ class Shards:
         arrays = sorted((field for field in manifest.fields if field.is_array), key=lambda field: field.keys)
         self.layouts = {field.keys[0]: field.packed_layout for field in arrays if field.is_packed}
         self.array_bytes = {field.keys[0]: field.stored_bytes for field in arrays}
-        blocks = {key: -(-size // BLOCK_BYTES) for key, size in self.array_bytes.items()}
-        # The index has one checksum of a packed value, whose bands have theirs in the value itself.
-        sums = blocks | dict.fromkeys(self.layouts, 1)
-        parts = blocks | {key: layout.bands for key, layout in self.layouts.items()}
+        sums, parts = self._counts_of_parts(BLOCK_BYTES)
         _check_index_memory(count, len(arrays) + len(self.layouts), sums, parts, store.place)
         # Zeros take no memory before they are written.
         self.offsets, self.lengths, self.ids = (np.zeros(count, np.int64) for _ in range(3))
@@ -125,17 +123,18 @@ class Shards:
             else np.broadcast_to(np.int64(size), (count,))
             for key, size in self.array_bytes.items()
         }
-        self.value_checksums = {key: np.zeros((count, many), np.uint32) for key, many in sums.items()}
-        fresh = np.ones if store.is_checked else np.zeros
-        self.verified = fresh(count if verify == "first" else 0, np.bool_)
-        self.verified_parts = {
-            key: fresh((len(self.verified), many), np.bool_) for key, many in parts.items()
-        }
+        self._fresh = np.ones if store.is_checked else np.zeros
+        self.verified = self._fresh(count if verify == "first" else 0, np.bool_)
+        # The first index states the size of blocks.
+        self.block_bytes = 0
+        self.value_checksums: dict[str, NDArray[np.uint32]] = {}
+        self.verified_parts: dict[str, NDArray[np.bool_]] = {}
         self.fields, self.objects = FieldCache(count), ObjectCache()
         self.scratch = Scratch()
         self._counts: dict[Hashable, Integers] = {}
         self._counts_bytes = 0
         self._lock, self._process = threading.Lock(), os.getpid()
+        self._columns_lock = threading.Lock()
 
     def __len__(self) -> int:
         return len(self.offsets)
@@ -150,7 +149,8 @@ class Shards:
         """
         shards = np.searchsorted(self._ends, numbers, side="right")
         if not self._loaded[shards].all():
-            self._load(np.unique(shards).tolist())
+            # np.unique imports numpy.ma, which takes 10 ms.
+            self._load(np.flatnonzero(np.bincount(shards)).tolist())
         return shards
 
     def ids_of(self, numbers: Integers) -> Integers:
@@ -168,6 +168,7 @@ class Shards:
         if self._process != os.getpid():
             # Another thread may have held the lock when the process forked; nothing would release it here.
             self._lock, self._process = threading.Lock(), os.getpid()
+            self._columns_lock = threading.Lock()
         with self._lock:
             self.store.for_each(self._load_one, [shard for shard in shards if not self._loaded[shard]])
 
@@ -199,8 +200,35 @@ class Shards:
             raise CorruptFileError(
                 f"{path}: expected {plural(entry.records, 'record')}, got {len(index)}; {CURE}"
             )
+        if len(index):
+            self._use_blocks(index.block_bytes, path)
         self._check_ranges(index, entry.bytes, path)
         return index
+
+    def _counts_of_parts(self, block_bytes: int) -> tuple[dict[str, int], dict[str, int]]:
+        """Return how many checksums the index has of a record's array, and how many parts are verified, by key."""
+        blocks = {key: -(-size // block_bytes) for key, size in self.array_bytes.items()}
+        # The index has one checksum of a packed value, whose bands have theirs in the value itself.
+        sums = blocks | dict.fromkeys(self.layouts, 1)
+        return sums, blocks | {key: layout.bands for key, layout in self.layouts.items()}
+
+    def _use_blocks(self, block_bytes: int, path: str) -> None:
+        """Allocate the columns of checksums for the first index; raise CorruptFileError if another one differs."""
+        with self._columns_lock:
+            if not self.block_bytes:
+                sums, parts = self._counts_of_parts(block_bytes)
+                flags, count = len(self.verified), len(self)
+                # Zeros take no memory before they are written.
+                self.value_checksums = {key: np.zeros((count, many), np.uint32) for key, many in sums.items()}
+                self.verified_parts = {
+                    key: self._fresh((flags, many), np.bool_) for key, many in parts.items()
+                }
+                self.block_bytes = block_bytes
+        if self.block_bytes != block_bytes and self.array_bytes.keys() != self.layouts.keys():
+            raise CorruptFileError(
+                f"{path}: expected checksums of blocks of {self.block_bytes:,} bytes, as other shards have, got "
+                f"{block_bytes:,}; {CURE}"
+            )
 
     def _check_ranges(self, index: ShardIndex, size: int, path: str) -> None:
         """Check that records are inside the file, and arrays inside their record, without overlap."""
@@ -477,6 +505,21 @@ class FieldCache:
             values, cached = column
             values[number] = value
             cached[number] = True
+
+    def put_all(self, name: str, numbers: NDArray[np.int64], values: NDArray[Any]) -> None:
+        """Cache the values of several records, [record, ...], as `put`."""
+        column = self._columns.get(name) or self._add_column(name, values[0])
+        if column is not None:
+            column[0][numbers] = values
+            column[1][numbers] = True
+
+    def missing(self, names: Sequence[str], numbers: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Return of which records a value is missing, bool [record]."""
+        missing = np.zeros(len(numbers), np.bool_)
+        for name in names:
+            column = self._columns.get(name)
+            missing |= True if column is None else ~column[1][numbers]
+        return missing
 
     def invalidate(self, rows: slice) -> None:
         """Discard the values of some records."""

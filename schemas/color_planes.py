@@ -79,12 +79,12 @@ def color_window(
     (top, bottom), (left, right) = box
     wide = chroma[top // 2 : -(-bottom // 2), left // 2 : -(-right // 2)].repeat(2, axis=0).repeat(2, axis=1)
     first, last = top - top // 2 * 2, left - left // 2 * 2
-    colors = to_rgb(luma[top:bottom, left:right], wide[first : first + shape[0], last : last + shape[1]])
+    colors = colors_of(luma[top:bottom, left:right], wide[first : first + shape[0], last : last + shape[1]])
     out[...] = colors[tuple(slice(None, None, -1 if back else 1) for back in backwards)]
     return out
 
 
-def to_rgb(luma: Bytes, chroma: Bytes) -> Bytes:
+def colors_of(luma: Bytes, chroma: Bytes) -> Bytes:
     """Return RGB pixels [..., 3] of luma [...] and the chroma of each pixel [..., 2]."""
     brightness, blue_part, red_part = (
         numbers.astype(np.int32) for numbers in (luma, chroma[..., 0], chroma[..., 1])

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import reduce
+from functools import lru_cache, reduce
 from itertools import pairwise
 from operator import or_
 from typing import Any
@@ -617,7 +617,7 @@ class VolumeConverter:
         extent = tuple(zip(*shown_by(part.plan), strict=True))
         label_dtype = self.labels.stored_dtype(sets=bool(self._channels))
         stored_labels = (
-            np.zeros(grid.shape, label_dtype) if labels is None else labels.astype(label_dtype, copy=False)
+            _background(grid.shape, label_dtype) if labels is None else labels.astype(label_dtype, copy=False)
         )
         (depth, height, width), encoding = grid.shape, self.recipe.encoding
         features: dict[str, Value] = {
@@ -662,6 +662,17 @@ class VolumeConverter:
             ledger=shared.ledger,
         )
         return Record.of(shared.reference, features, facts, number=part.number, encoding=encoding)
+
+
+@lru_cache(maxsize=1)
+def _background(shape: VolumeShape, dtype: str) -> Voxels:
+    """Return the labels of a record without labels: zeros, which cannot be written.
+
+    All records of a recipe have this shape, so the zeros are made once: 1 ms and 26 MB for each CT of 512 x 512 x 100.
+    """
+    zeros = np.zeros(shape, dtype)
+    zeros.flags.writeable = False
+    return zeros
 
 
 def _store(image: Voxels, values: Sequence[IntensityPlan]) -> Voxels:

@@ -145,7 +145,9 @@ def pack_bytes(array: NDArray[np.uint8], layout: PackedLayout, *, patches: bool)
     )
     if not size:
         raise MemoryError(f"packing an array of {layout.array_bytes:,} bytes")
-    return value[:size]
+    # Records that wait to be written hold no more than their values; a slice would hold the complete memory.
+    value.resize(size, refcheck=False)
+    return value
 
 
 def use_instructions(wanted: int = -1) -> int:

@@ -36,7 +36,7 @@ def pack(array: NDArray[Any], layout: PackedLayout, *, patches: bool = False) ->
 
 
 def unpack(value: bytes | memoryview, layout: PackedLayout) -> NDArray[np.uint8]:
-    """Return an array's little-endian bytes, uint8 [byte].
+    """Return an array's little-endian bytes, uint8 [byte], after every checksum was compared.
 
     Raises:
         ValueError: the value is damaged; every changed bit is found. The message names the band.

@@ -16,11 +16,13 @@ from halofeed.loader import (
     RandomCrop,
     Rotate90,
 )
+from halofeed.loader.device import to_rgb as to_rgb_on_device
 from halofeed.schemas import color_planes
-from halofeed.schemas.color_planes import color_window, planes_of, split_colors, to_rgb
+from halofeed.schemas.color_planes import color_window, colors_of, planes_of, split_colors
 from halofeed.schemas.native import coloring
+from halofeed.system.errors import UsageError
 from tests.support.conversions import run_convert
-from tests.support.kernels import needs_kernel
+from tests.support.kernels import kernel_if, needs_kernel, ways
 
 SIZE = (42, 66)
 AUGMENTATIONS = {
@@ -46,7 +48,8 @@ def slow_planes(pixels):
     return luma, np.stack(squares, axis=-1)
 
 
-def pictures(draw_size=st.integers(1, 40)):
+def pictures():
+    draw_size = st.integers(1, 40)
     return st.tuples(draw_size, draw_size, st.integers(0, 2**32 - 1), st.booleans())
 
 
@@ -79,12 +82,13 @@ def test_the_kernel_and_numpy_give_the_same_bits_of_every_window(what, data):
     size = pixels.shape[:2]
     value = split_colors(pixels)
     box = tuple(
-        (start := data.draw(st.integers(0, side - 1)), data.draw(st.integers(start + 1, side))) for side in size
+        (start := data.draw(st.integers(0, side - 1)), data.draw(st.integers(start + 1, side)))
+        for side in size
     )
     backwards = data.draw(st.tuples(st.booleans(), st.booleans()))
     found = color_window(value, size, box, backwards)
     luma, chroma = planes_of(value, size)
-    complete = to_rgb(luma, chroma.repeat(2, axis=0).repeat(2, axis=1))
+    complete = colors_of(luma, chroma.repeat(2, axis=0).repeat(2, axis=1))
     window = complete[tuple(slice(*side) for side in box)]
     assert (found == window[tuple(slice(None, None, -1 if back else 1) for back in backwards)]).all()
     with pytest.MonkeyPatch.context() as patch:
@@ -132,3 +136,63 @@ def test_batches_are_those_of_the_complete_pictures(sets, name, verify):
         assert ours.keys() == expected.keys()
         for key, value in expected.items():
             assert (ours[key] == value).all(), key
+
+
+EVEN = {
+    "none": [],
+    "crop": [RandomCrop(18, 24, step=2)],
+    "flips and crop": [FlipLeftRight(0.5), FlipUpDown(0.5), RandomCrop(30, 42, step=2)],
+}
+
+
+def shown_by(loader, step, library):
+    batch = loader.batch(step)
+    luma, chroma = batch["luma"], batch["chroma"]
+    if library == "tensorflow":
+        tf = pytest.importorskip("tensorflow")
+        return to_rgb_on_device(tf.constant(luma), tf.constant(chroma)).numpy()
+    return np.asarray(to_rgb_on_device(luma, chroma))
+
+
+@pytest.mark.parametrize("name", EVEN)
+@pytest.mark.parametrize("library", ["jax", pytest.param("tensorflow", marks=pytest.mark.long)])
+@ways
+def test_planes_of_batches_become_the_colors_of_rgb_batches_on_the_device(sets, name, library, is_used):
+    options = {"split": "train", "batch_size": 4, "seed": 5, "augment": EVEN[name]}
+    with kernel_if(is_used):
+        planes, rgb = (Loader(sets[0], color=color, **options) for color in ("planes", "rgb"))
+        for step in range(7):
+            ours, expected = planes.batch(step), rgb.batch(step)
+            assert "image" not in ours
+            assert ours["luma"].nbytes + ours["chroma"].nbytes == expected["image"].nbytes // 2
+            assert (shown_by(planes, step, library) == expected["image"]).all()
+            assert (ours["label"] == expected["label"]).all()
+
+
+def test_a_core_has_its_rows_of_both_planes(sets):
+    planes = Loader(sets[0], split="train", batch_size=4, seed=5, color="planes")
+    complete, slab = planes.batch(3), planes.of_slab(((10, 26), (0, 66))).batch(3)
+    assert (slab["luma"] == complete["luma"][:, 10:26]).all()
+    assert (slab["chroma"] == complete["chroma"][:, 5:13]).all()
+    with pytest.raises(UsageError, match="even height"):
+        planes.of_slab(((9, 26), (0, 66)))
+
+
+@pytest.mark.parametrize(
+    ("augment", "cure"),
+    [
+        ([RandomCrop(18, 24)], r"RandomCrop\(18, 24, step=2\)"),
+        ([RandomCrop(17, 24, step=2)], "even height"),
+        ([Mosaic(40, 40)], "leave color out"),
+    ],
+)
+def test_what_planes_cannot_show_is_refused_with_a_cure(sets, augment, cure):
+    with pytest.raises(UsageError, match=cure):
+        Loader(sets[0], split="train", batch_size=4, color="planes", augment=augment)
+
+
+def test_planes_need_pictures_that_are_stored_as_planes(sets):
+    with pytest.raises(UsageError, match="--encoding yuv420"):
+        Loader(sets[1], split="train", batch_size=4, color="planes")
+    with pytest.raises(UsageError, match="rgb, planes"):
+        Loader(sets[1], split="train", batch_size=4, color="yuv")

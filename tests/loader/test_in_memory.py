@@ -7,7 +7,7 @@ import pytest
 from halofeed.errors import CorruptFileError
 from halofeed.loader import FlipLeftRight, Loader, RandomCrop, shards
 from halofeed.loader.assemble import Assembler
-from halofeed.loader.copy_plan import MappedRecords
+from halofeed.loader.mapped_records import MappedRecords
 from halofeed.schemas.tfrecord import read_records
 from halofeed.storage.mapped_files import is_guarded
 from tests.support.batches import flip, same

@@ -25,6 +25,7 @@ from halofeed.schemas.tasks import ImageFormat, task_named
 from halofeed.schemas.tfds import metadata_files
 from halofeed.schemas.tfexample import encode_example
 from halofeed.schemas.tfrecord import HEADER_BYTES, RecordWriter
+from halofeed.system import checksum
 from halofeed.system.checksum import block_checksums, crc32c
 
 Rejected = Sequence[Mapping[str, str]]
@@ -180,7 +181,9 @@ def _write_shard(
             for key in starts:
                 starts[key].append(writer.offset + HEADER_BYTES + encoded.starts.get(key, 0))
                 value = features.get(key, b"-")
-                checksums[key].append([crc32c(value)] if key in sizes else block_checksums(value))
+                checksums[key].append(
+                    [crc32c(value)] if key in sizes else block_checksums(value, checksum.BLOCK_BYTES)
+                )
                 if key in sizes:
                     sizes[key].append(len(value))
             footers.append(writer.write(encoded.chunks, encoded.length))
@@ -192,6 +195,7 @@ def _write_shard(
         raw_starts={key: np.array(values, np.int64) for key, values in starts.items()},
         raw_checksums={key: np.array(values, np.uint32) for key, values in checksums.items()},
         packed_bytes={key: np.array(values, np.int64) for key, values in sizes.items()},
+        block_bytes=checksum.BLOCK_BYTES,
         file_bytes=writer.offset,
         file_checksum=writer.checksum,
         fingerprint=hashlib.sha256(path.name.encode()).hexdigest(),
