@@ -26,7 +26,7 @@ from halofeed.system.errors import UsageError
 LUMA, CHROMA = "luma", "chroma"
 COLOR_CHOICES = {
     "rgb": "pixels of three colors",
-    "planes": "luma and chroma as pictures of --encoding yuv420 have them; see halofeed.loader.device.to_rgb",
+    "planes": "luma and chroma, of which halofeed.loader.device.to_rgb makes pixels",
 }
 
 
