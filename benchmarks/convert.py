@@ -29,7 +29,8 @@ from pathlib import Path
 SIZE = 640
 SHARDS = 16
 SOURCE = Path(os.environ.get("HALOFEED_TEST_DATA", Path(__file__).parents[2] / "shared" / "data"))
-"""Folder of the photographs: that of the tests, which may be beside this checkout."""
+"""Folder of real data: that of the tests, by default beside this checkout."""
+_DRAWN = 40
 _EXTENSIONS = (".jpg", ".jpeg")
 _JPEG_MAGIC = b"\xff\xd8\xff"
 _NOT_PHOTOGRAPHS = {"odd", "cases"}
@@ -37,7 +38,15 @@ _NOT_PHOTOGRAPHS = {"odd", "cases"}
 
 
 def collect(source: Path, count: int, folder: Path) -> list[Path]:
-    """Link `count` JPEG files below `source` into class folders; each file as often as it takes."""
+    """Link `count` JPEG files below `source` into class folders; each file as often as it takes.
+
+    Pictures are drawn in place of the real data where there is none.
+    """
+    if source == SOURCE and not source.is_dir():
+        print(
+            f"{source}: not there, so {_DRAWN} drawn pictures take the place of photographs; --source names some"
+        )
+        source = draw_pictures(folder.parent / "drawn")
     originals = sorted(path for path in source.rglob("*") if is_photograph(path))
     if not originals:
         raise SystemExit(f"{source}: no JPEG files there; name a folder of photographs with --source")
@@ -48,6 +57,21 @@ def collect(source: Path, count: int, folder: Path) -> list[Path]:
         path.symlink_to(originals[number % len(originals)].resolve())
         linked.append(path)
     return linked
+
+
+def draw_pictures(folder: Path) -> Path:
+    """Draw pictures of the size and the detail of photographs, if they are not there yet."""
+    import numpy as np
+    from PIL import Image
+
+    random = np.random.default_rng(0)
+    folder.mkdir(exist_ok=True)
+    for number in range(_DRAWN):
+        coarse = random.integers(0, 256, (30, 40, 3), np.uint8)
+        smooth = np.asarray(Image.fromarray(coarse).resize((640, 480), Image.Resampling.BICUBIC))
+        noisy = np.clip(smooth + random.normal(0, 6, smooth.shape), 0, 255).astype(np.uint8)
+        Image.fromarray(noisy).save(folder / f"{number:02d}.jpg", quality=90)
+    return folder
 
 
 def is_photograph(path: Path) -> bool:

@@ -141,7 +141,8 @@ class DirectFile:
         self._full: SimpleQueue[NDArray[np.uint8]] = SimpleQueue()
         self._calls: deque[Future[None]] = deque()
         self._free: SimpleQueue[NDArray[np.uint8]] = SimpleQueue()
-        self._timer = _Timer()
+        # From here on and not from the first write: volumes come in bursts that no disk can follow.
+        self._timer = _Timer(began=time.perf_counter())
         self._is_large = False
         self._closed = False
 
@@ -168,7 +169,6 @@ class DirectFile:
         if not self._is_large:
             self._is_large = True
             self._direct = self._direct and self._set_direct(True)
-            self._timer = _Timer(began=time.perf_counter())
         elif self._direct or self._trial:
             self._choose_way()
         self._full.put(self._current)
@@ -189,7 +189,7 @@ class DirectFile:
 
     def _write_full(self) -> None:
         """Write all full buffers by one call, because larger requests are faster; an earlier call may have done it."""
-        buffers = []
+        buffers: list[NDArray[np.uint8]] = []
         with contextlib.suppress(Empty):
             while len(buffers) < (_MOST_BUFFERS_AT_ONCE if hasattr(os, "writev") else 1):
                 buffers.append(self._full.get_nowait())
@@ -258,7 +258,9 @@ class DirectFile:
         cost = self._timer.cost(self._position)
         if self._trial and cost.is_large:
             self._wait_for_calls()
+            began = time.perf_counter()
             os.fsync(self._file)
+            self._timer.waited += time.perf_counter() - began
             cost = self._timer.cost(self._position)
         elif not cost.is_slow:
             return
@@ -289,7 +291,7 @@ class DirectFile:
 class _Timer:
     """Times of the writes of a file since some position, in seconds."""
 
-    began: float = 0.0
+    began: float
     start: int = 0
     waited: float = 0.0
     writing: float = 0.0

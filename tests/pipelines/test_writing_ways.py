@@ -81,6 +81,17 @@ def test_a_slow_disk_is_written_through_the_page_cache_within_its_first_file(
     assert (disk.direct_bytes, disk.synced) == (before, 1)
 
 
+def test_a_burst_after_a_long_pause_does_not_show_a_slow_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = Disk(monkeypatch, direct=0.002, cached=0.0)
+    file = DirectFile(str(tmp_path / "volume"), 4)
+    time.sleep(0.3)
+    file.write(DATA)
+    file.close()
+    assert disk.direct_bytes == len(DATA) - len(DATA) % 4096
+
+
 def test_direct_writes_return_where_the_page_cache_is_slower(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
