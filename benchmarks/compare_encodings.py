@@ -40,7 +40,6 @@ import volumes
 HERE = Path(__file__).resolve().parents[1]
 DEPTH = 100
 CONVERSION_TARGET, LOADING_TARGET = 1.1, 0.4
-_LOSSY = ("jpeg", "yuv420")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -179,7 +178,7 @@ def convert_all(
     """The conversions of each data set to each encoding, in turn."""
     found = {data: {encoding: Conversion() for encoding in encodings} for data in sources}
     for data, options in sources.items():
-        wanted = [name for name in encodings if data == "photographs" or name not in _LOSSY]
+        wanted = [name for name in encodings if data == "photographs" or name not in gather.FOR_PICTURES]
         for number in range(rounds):
             for encoding in wanted if number % 2 == 0 else reversed(wanted):
                 print(f"  convert {data} to {encoding}", file=sys.stderr, flush=True)
@@ -319,7 +318,10 @@ def main() -> None:
         "--data", nargs="+", choices=("photographs", "scans"), default=["photographs", "scans"]
     )
     parser.add_argument(
-        "--encoding", type=gather.encodings, default=list(gather.ENCODINGS), help="comma-separated"
+        "--encoding",
+        type=gather.encodings,
+        default=["raw", "packed", "yuv420", "jpeg"],
+        help="comma-separated",
     )
     parser.add_argument("--images", type=int, default=1000)
     parser.add_argument("--scans", type=int, default=12)

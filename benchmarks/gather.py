@@ -31,7 +31,9 @@ SIDE, BLOCK, SCAN = 640, (128, 128, 128), (300, 512, 512)
 SHARED = Path(os.environ.get("HALOFEED_TEST_DATA") or Path(__file__).resolve().parents[2] / "shared/data")
 """Our collection of test data, which is no part of the repository."""
 PHOTOGRAPH_FOLDER = SHARED / "detection/coco_ccby"
-ENCODINGS = ("raw", "packed", "yuv420", "jpeg")
+ENCODINGS = ("raw", "packed", "yuv420", "jpeg", "png")
+FOR_PICTURES = ("yuv420", "jpeg", "png")
+"""Those that volumes do not have."""
 
 
 @dataclass(frozen=True)
