@@ -12,8 +12,8 @@ load      `batches()` of what was converted, from the page cache, in GB/s of the
           new loader's first epoch with verify="first", from its third batch on
 
 Photographs are stretched to 640 x 640 x 3. Scans have 512 x 512 x 100 voxels of int16 with labels: the slices of a CT
-scan of our collection of test data, repeated, or a drawn scan if that is not there. JPEG is not exact, and is for
-pictures only. An encoding that this version does not offer is listed with the command's message.
+scan of our collection of test data, repeated, or a drawn scan if that is not there. JPEG and yuv420 are not exact, and
+are for pictures only. An encoding that this version does not offer is listed with the command's message.
 """
 
 from __future__ import annotations
