@@ -639,7 +639,7 @@ class RecordArray(abc.ABC):
             low = stop
 
 
-def array_of(record: StoredRecord, field: Field, dtype: np.dtype[Any], axes: int) -> RecordArray:
+def record_array(record: StoredRecord, field: Field, dtype: np.dtype[Any], axes: int) -> RecordArray:
     """Return an array field of a record without reading it.
 
     Args:
