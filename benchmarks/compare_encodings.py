@@ -224,16 +224,14 @@ class Loaders:
 
     def stream(self, case_name: str, encoding: str) -> Iterator[dict[str, Any]]:
         """Batches of a case: of a new loader for a first pass, else of one that is kept."""
-        from halofeed import loader as parts
+        from halofeed.loader import Loader
 
         case, key = CASES[case_name], (case_name, encoding)
         if key not in self.kept or case.is_first_pass:
-            # The text is that of a case above.
-            augment = eval(f"[{case.augment}]", vars(parts))
-            self.kept[key] = parts.Loader(
+            self.kept[key] = Loader(
                 self.out / f"{case.data}-{encoding}/set/1.0.0",
                 batch_size=case.batch_size,
-                augment=augment,
+                augment=gather.augmentations(f"[{case.augment}]"),
                 num_epochs=1 if case.is_first_pass else None,
                 verify="first" if case.is_first_pass else "never",
             )
