@@ -19,11 +19,11 @@ from halofeed.schemas.fields import Field
 from halofeed.schemas.packed.packed_arrays import unpack
 from halofeed.schemas.packed.packed_layout import PackedLayout
 from halofeed.schemas.packed.packed_reference import unpack_band
+from halofeed.schemas.shard_file import CURE
 from halofeed.system.checksum import block_checksums, crc32c
 from halofeed.system.wording import plural
 
-CONVERT_AGAIN = "run the same `halofeed convert` with --overwrite to make it again"
-Size = tuple[int | None, int | None]
+StoredSize = tuple[int | None, int | None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +39,7 @@ class StoredForm:
         extension: extension of a file with these bytes; "" if they are no file.
     """
 
-    problems: Callable[[memoryview, Field, Size], Iterator[str]]
+    problems: Callable[[memoryview, Field, StoredSize], Iterator[str]]
     array: Callable[[memoryview, Field], NDArray[Any] | None]
     checksum_problems: Callable[[memoryview, NDArray[np.uint32], int], Iterator[str]] = (
         lambda data, sums, block: iter(())
@@ -91,7 +91,7 @@ def _raw_array(data: memoryview, field: Field) -> NDArray[Any] | None:
     return _shaped(np.frombuffer(data, np.uint8), field)
 
 
-def _raw_problems(data: memoryview, field: Field, size: Size) -> Iterator[str]:
+def _raw_problems(data: memoryview, field: Field, size: StoredSize) -> Iterator[str]:
     dtype, shape, expected = field.stored_dtype, field.stored_shape, field.stored_bytes
     if len(data) != expected:
         yield f"expected {plural(expected, 'byte')} ({dtype} {list(shape)}), got {len(data):,}"
@@ -109,17 +109,17 @@ def packed_problems(data: memoryview, layout: PackedLayout) -> Iterator[str]:
     try:
         places, checksums = layout.read_table(data, len(data))
     except ValueError as error:
-        yield f"not a packed array of {plural(layout.array_bytes, 'byte')}: {error}; {CONVERT_AGAIN}"
+        yield f"not a packed array of {plural(layout.array_bytes, 'byte')}: {error}; {CURE}"
         return
     for band, expected in enumerate(checksums.tolist()):
         if (found := crc32c(data[places[band] : places[band + 1]])) != expected:
             differ = f"the checksum is {found:#010x}, the table says {expected:#010x}"
-            yield f"{_place(band, layout)}: {differ}; {CONVERT_AGAIN}"
+            yield f"{_place(band, layout)}: {differ}; {CURE}"
     if any(data[places[-1] :]):
-        yield f"expected zeros after the last band; {CONVERT_AGAIN}"
+        yield f"expected zeros after the last band; {CURE}"
 
 
-def _packed_problems(data: memoryview, field: Field, size: Size) -> Iterator[str]:
+def _packed_problems(data: memoryview, field: Field, size: StoredSize) -> Iterator[str]:
     layout = field.packed_layout
     if found := list(packed_problems(data, layout)):
         yield from found
@@ -138,7 +138,7 @@ def _contents_problems(data: memoryview, layout: PackedLayout) -> Iterator[str]:
         try:
             unpack_band(data[places[band] : places[band + 1]], layout, stop - first)
         except ValueError as error:
-            yield f"{_place(band, layout)}: {error}; {CONVERT_AGAIN}"
+            yield f"{_place(band, layout)}: {error}; {CURE}"
 
 
 def _place(band: int, layout: PackedLayout) -> str:
@@ -167,7 +167,7 @@ def _decoded(data: memoryview, field: Field) -> NDArray[Any] | None:
     return pixels if order is None else pixels[..., order]
 
 
-def _file_problems(data: memoryview, field: Field, size: Size) -> Iterator[str]:
+def _file_problems(data: memoryview, field: Field, size: StoredSize) -> Iterator[str]:
     pixels = decode_stored(data, field.encoding, (field.shape[0], field.shape[1]))
     if pixels is None:
         yield _undecodable(data, field)
