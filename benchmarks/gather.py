@@ -234,7 +234,9 @@ class Measured:
 
         case = CASES[name]
         if case.fresh or name not in self.loaders:
-            augment = eval(case.augment, vars(parts))  # the text stands above
+            # Names of the package are imported when they are used; the text is above.
+            names = {name: getattr(parts, name) for name in parts.__all__}
+            augment = eval(case.augment, names)
             self.loaders[name] = parts.Loader(
                 self.data / case.data / "1.0.0", batch_size=case.batch_size, augment=augment, **case.options
             )
