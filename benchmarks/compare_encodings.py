@@ -230,7 +230,7 @@ class Loaders:
         case, key = CASES[case_name], (case_name, encoding)
         if key not in self.kept or case.is_first_pass:
             # The text is that of a case above.
-            augment = eval(f"[{case.augment}]", vars(parts))
+            augment = eval(f"[{case.augment}]", {name: getattr(parts, name) for name in parts.__all__})
             self.kept[key] = parts.Loader(
                 self.out / f"{case.data}-{encoding}/set/1.0.0",
                 batch_size=case.batch_size,

@@ -61,6 +61,9 @@ CASES = {
     "picture, turn": Case("pictures", 64, 6, "[Rotate90(1.0)]", NEVER),
     "picture, crop 512, always": Case("pictures", 64, 8, "[RandomCrop(512, 512)]", {"verify": "always"}),
     "picture, crop 224": Case("pictures", 64, 16, "[RandomCrop(224, 224)]", NEVER),
+    "picture, crop 512, first pass": Case(
+        "pictures", 64, 8, "[RandomCrop(512, 512)]", {"verify": "first"}, fresh=True
+    ),
     "128^3": Case("blocks", 8, 12, options=NEVER),
     "128^3, always": Case("blocks", 8, 12, options={"verify": "always"}),
     "128^3, flips": Case("blocks", 8, 12, "[FlipLeftRight(0.5), FlipUpDown(0.5), FlipDepth(0.5)]", NEVER),
@@ -69,6 +72,9 @@ CASES = {
     "300 x 512^2": Case("scans", 1, 4, options=NEVER),
     "300 x 512^2, first pass": Case("scans", 1, 4, options={"verify": "first"}, fresh=True),
     "300 x 512^2, crop 128^3": Case("scans", 4, 8, "[RandomCrop(128, 128, 128)]", NEVER),
+    "300 x 512^2, crop 128^3, first pass": Case(
+        "scans", 1, 4, "[RandomCrop(128, 128, 128)]", {"verify": "first"}, fresh=True
+    ),
     "300 x 512^2, foreground crop": Case("scans", 4, 4, "[RandomCrop(128, 128, 128, foreground=1.0)]", NEVER),
     "300 x 512^2, crop 128^3, always": Case(
         "scans", 4, 4, "[RandomCrop(128, 128, 128)]", {"verify": "always"}
@@ -228,7 +234,9 @@ class Measured:
 
         case = CASES[name]
         if case.fresh or name not in self.loaders:
-            augment = eval(case.augment, vars(parts))  # the text stands above
+            # Names of the package are imported when they are used; the text is above.
+            names = {name: getattr(parts, name) for name in parts.__all__}
+            augment = eval(case.augment, names)
             self.loaders[name] = parts.Loader(
                 self.data / case.data / "1.0.0", batch_size=case.batch_size, augment=augment, **case.options
             )
