@@ -302,7 +302,7 @@ class Assembler:
             self.moves_rows
             and kernel.reads()
             and not reads_all
-            and all(field.is_raw or field.is_packed for field in self._grid)
+            and all(field.is_raw or field.is_packed or field.holds_planes for field in self._grid)
         )
 
     @property

@@ -35,8 +35,11 @@ typedef struct {
     int64_t start[2], shape[2], backwards[2];
     int64_t target, target_stride;
     int64_t header, length, length_checksum, footer, checksum; /* as in Move of kernel.c */
+    int64_t size, block, checksums, flags;                     /* as in Move, of the value */
     int64_t done;
 } Coloring;
+
+typedef uint32_t (*Extend)(uint32_t checksum, const uint8_t *data, size_t size);
 
 int64_t halofeed_coloring_columns(void) { return sizeof(Coloring) / sizeof(int64_t); }
 
@@ -182,8 +185,33 @@ static void color_window(const Coloring *coloring, uint8_t *memory, int streams)
 #endif
 }
 
+/* Compares the checksums of the blocks that hold bytes from `first` to before `last` of a value, except those that were
+   compared. */
+static int verify_bytes(const Coloring *coloring, int64_t first, int64_t last, Extend extend) {
+    uint8_t *const flags = (uint8_t *)coloring->flags;
+    for (int64_t at = first / coloring->block; at * coloring->block < last; at++) {
+        if (flags[at]) continue;
+        const int64_t begin = at * coloring->block, left = coloring->size - begin;
+        const int64_t size = left < coloring->block ? left : coloring->block;
+        uint32_t expected;
+        memcpy(&expected, (const uint8_t *)coloring->checksums + 4 * at, 4);
+        if (extend(0, (const uint8_t *)coloring->value + begin, (size_t)size) != expected) return 0;
+        flags[at] = 1;
+    }
+    return 1;
+}
+
+/* Verifies the rows of both planes that a window shows. */
+static int verify_rows(const Coloring *coloring, Extend extend) {
+    if (!coloring->flags || !coloring->shape[0] || !coloring->shape[1]) return 1;
+    const int64_t low = coloring->start[0], high = low + coloring->shape[0], width = coloring->width;
+    const int64_t chroma = coloring->height * width;
+    return verify_bytes(coloring, low * width, high * width, extend) &&
+           verify_bytes(coloring, chroma + (low >> 1) * width, chroma + ((high + 1) >> 1) * width, extend);
+}
+
 /* Colors the windows of a table from `next` on; any number of threads may call it at the same time. */
-void halofeed_color(Coloring *colorings, int64_t count, _Atomic int64_t *next, int streams) {
+void halofeed_color(Coloring *colorings, int64_t count, _Atomic int64_t *next, int streams, Extend extend) {
     int64_t size = 0;
     for (int64_t at = 0; at < count; at++) {
         const int64_t needed = memory_of(&colorings[at]);
@@ -194,6 +222,7 @@ void halofeed_color(Coloring *colorings, int64_t count, _Atomic int64_t *next, i
     for (int64_t at; (at = atomic_fetch_add(next, 1)) < count;) {
         Coloring *coloring = &colorings[at];
         if (coloring->header && !is_framed(coloring)) continue;
+        if (!verify_rows(coloring, extend)) continue;
         color_window(coloring, memory, streams);
         coloring->done = 1;
     }

@@ -11,12 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from halofeed.schemas.native import kernel
+from halofeed.system.checksum import extend_address
 
 VALUE, SIZE = 0, slice(1, 3)
 START, SHAPE, BACKWARDS = slice(3, 5), slice(5, 7), slice(7, 9)
 TARGET, TARGET_STRIDE = 9, 10
-FRAME, DONE = slice(11, 16), 16
-"""Columns of `Coloring` of coloring.c; FRAME is that of `kernel.Moves`."""
+FRAME, BLOCKS, DONE = slice(11, 16), slice(16, 20), 20
+"""Columns of `Coloring` of coloring.c; FRAME and BLOCKS are those of `kernel.Moves`, the latter without the value."""
 Colorings = NDArray[np.int64]
 """Table of windows to color, [window, column]."""
 _STREAMED_BYTES = 1 << 19
@@ -52,7 +53,9 @@ def color_all(
 
     def color_some(_owners: object = owners) -> None:
         # As in `kernel.move`: each thread in the kernel holds the memory that the kernel uses.
-        library.color(colorings.ctypes.data, len(colorings), next_coloring.ctypes.data, streams)
+        library.color(
+            colorings.ctypes.data, len(colorings), next_coloring.ctypes.data, streams, extend_address()
+        )
 
     try:
         run_in_threads(color_some)

@@ -38,7 +38,7 @@ READ_COLUMNS, VALUE_COLUMNS, REST_COLUMNS, WANTED_COLUMNS, PARSE_COLUMNS = 8, 5,
 """Number of columns of `Read`, `Value`, `Rest`, `Wanted` and `Parse` of kernel.c."""
 FLOATS, INTEGERS = 2, 3
 """Kinds of lists in a `Wanted`."""
-UNPACK_COLUMNS, COLORING_COLUMNS = 23, 17
+UNPACK_COLUMNS, COLORING_COLUMNS = 23, 21
 """Number of columns of `Unpack` of packed.c, and of `Coloring` of coloring.c."""
 _ONE_MOVE = struct.Struct(f"={_COLUMNS}q")
 
@@ -72,7 +72,7 @@ class _Library:
         )
         self.pack.restype = ctypes.c_int64
         self.color, self.split_colors = library.halofeed_color, library.halofeed_split_colors
-        self.color.argtypes, self.color.restype = (address, count, address, ctypes.c_int), None
+        self.color.argtypes, self.color.restype = self.move.argtypes, None
         self.split_colors.argtypes = (ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p)
         self.split_colors.restype = ctypes.c_int
         self.verify, self.parse = library.halofeed_verify, library.halofeed_parse
