@@ -9,7 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from halofeed.inspection.dataset_facts import VALUE_PARTS, DatasetFacts, pixel_figures, value_figures
+from halofeed.inspection.dataset_facts import (
+    VALUE_PARTS,
+    DatasetFacts,
+    color_errors,
+    pixel_figures,
+    value_figures,
+)
 from halofeed.inspection.dataset_files import open_manifest
 from halofeed.inspection.describe_record import describe_record
 from halofeed.inspection.planes import display_of
@@ -232,12 +238,8 @@ def _figure_lines(facts: DatasetFacts, split: str) -> list[str]:
             f"  mean {means}, standard deviation {deviations} "
             f"(per channel, of every {ROW_STEP}th row, without padding)"
         )
-    if errors := {int(level): count for level, count in facts.counter("color_errors", split).items()}:
-        mean = sum(level * count for level, count in errors.items()) / sum(errors.values())
-        lines.append(
-            f"  colors differ from the pictures' by {mean:.2f} of 255 levels on average, by {max(errors)} at most (of "
-            f"every {ROW_STEP}th row)"
-        )
+    if errors := color_errors(facts.manifest.splits[split].statistics):
+        lines.append(f"  stored colors differ from those of the pictures by {errors}")
     for part in VALUE_PARTS:
         if found := value_figures(facts, split, part):
             lines.append(

@@ -18,6 +18,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from halofeed.inspection.dataset_facts import color_errors
 from halofeed.inspection.dataset_files import DatasetFiles, check_recipe, open_files
 from halofeed.inspection.record_words import task_words
 from halofeed.inspection.stored_records import (
@@ -84,7 +85,10 @@ class DatasetProblem:
 
 @dataclass(frozen=True, kw_only=True)
 class VerifyReport:
-    """Amount of data checked, every problem found, and what the conversion lost, which is no problem of the files."""
+    """Amount of data checked, every problem found, and what the conversion lost, which is no problem of the files.
+
+    `notes` state the error of encodings that do not keep every number.
+    """
 
     folder: str
     files: int
@@ -92,6 +96,7 @@ class VerifyReport:
     bytes: int
     problems: tuple[DatasetProblem, ...]
     findings: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
     @property
     def ok(self) -> bool:
@@ -113,6 +118,7 @@ class VerifyReport:
             lines.append(f"  and {count - _MAX_PRINTED:,} more:")
             lines += [f"  {times:>7,} x {kind}" for kind, times in kinds.most_common(_MAX_PRINTED)]
         lines += [f"  finding: {finding}" for finding in self.findings]
+        lines += [f"  {note}" for note in self.notes]
         return "\n".join([f"{self.folder}: {verdict} ({checked})", *lines])
 
 
@@ -140,6 +146,7 @@ def verify(path: str | Path, progress: ProgressCallback | None = None) -> Verify
             manifest = verification.manifest()
         if manifest is not None:
             verification.findings += describe_findings(manifest)
+            verification.notes += _error_notes(manifest)
             verification.check(manifest)
     return VerifyReport(
         folder=str(files),
@@ -148,7 +155,15 @@ def verify(path: str | Path, progress: ProgressCallback | None = None) -> Verify
         bytes=verification.bytes_read,
         problems=tuple(verification.problems),
         findings=tuple(verification.findings),
+        notes=tuple(verification.notes),
     )
+
+
+def _error_notes(manifest: Manifest) -> Iterator[str]:
+    """Yield, for each split whose encoding does not keep every number, how much the numbers differ."""
+    for name, split in manifest.splits.items():
+        if errors := color_errors(split.statistics):
+            yield f"{name}: stored colors differ from those of the pictures by {errors}"
 
 
 class _TooManyProblemsError(Exception):
@@ -169,6 +184,7 @@ class _Verification:
     progress: ProgressCallback
     problems: list[DatasetProblem] = field(default_factory=list)
     findings: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
     files_read: int = 0
     records: int = 0
     bytes_read: int = 0

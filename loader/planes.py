@@ -13,17 +13,20 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from halofeed.loader.augment.augmented_example import Windows
 from halofeed.loader.augment.view import ImageShape, Ranges, View
-from halofeed.schemas.color_planes import planes_of, split_colors
+from halofeed.schemas.color_planes import colors_of, planes_of, split_colors
 from halofeed.schemas.fields import Field
+from halofeed.schemas.manifest import Manifest
+from halofeed.schemas.partition import Partition
 from halofeed.system.errors import UsageError
 
 LUMA, CHROMA = "luma", "chroma"
 COLOR_CHOICES = {
     "rgb": "pixels of three colors",
-    "planes": "luma and chroma as pictures of --encoding yuv420 have them; see halofeed.loader.device.to_rgb",
+    "planes": "luma and chroma, of which halofeed.loader.device.to_rgb makes pixels",
 }
 
 
@@ -67,6 +70,28 @@ def planes_of_field(image: Field, place: str) -> tuple[ColorPlane, ColorPlane]:
             **shared,
         ),
     )
+
+
+def partition_of_planes(partition: Partition, image: str) -> Partition:
+    """Return a partition in which luma and chroma are split like the image, whose name is given."""
+    if image not in partition.dims:
+        return partition
+    others = {name: parts for name, parts in partition.dims.items() if name != image}
+    return replace(partition, dims={LUMA: partition.dims[image], CHROMA: partition.dims[image], **others})
+
+
+def with_colors(batch: Mapping[str, NDArray[Any]], image: str) -> dict[str, NDArray[Any]]:
+    """Return a batch on the host with RGB pixels in the place of luma and chroma, under the name `image`.
+
+    >>> planes = {"luma": np.full((1, 2, 2, 1), 90, np.uint8), "chroma": np.full((1, 1, 1, 2), 128, np.uint8)}
+    >>> with_colors(planes, "image")["image"].tolist()
+    [[[[90, 90, 90], [90, 90, 90]], [[90, 90, 90], [90, 90, 90]]]]
+    """
+    if LUMA not in batch:
+        return dict(batch)
+    others = {name: array for name, array in batch.items() if name not in (LUMA, CHROMA)}
+    wide = batch[CHROMA].repeat(2, axis=1).repeat(2, axis=2)
+    return {image: colors_of(batch[LUMA][..., 0], wide), **others}
 
 
 def plane_scale(field: Field) -> int:
@@ -127,10 +152,14 @@ def check_even(augmentations: Sequence[Any], slab: Ranges, shape: ImageShape) ->
         )
 
 
-def check_unpadded(recipe: Mapping[str, Any], augmentations: Sequence[Any]) -> None:
-    """Raise UsageError if windows of pictures of odd sizes would be mirrored."""
-    if augmentations and recipe.get("pad"):
+def check_unpadded(manifest: Manifest, augmentations: Sequence[Any]) -> None:
+    """Raise UsageError if windows of pictures of odd sizes may be mirrored.
+
+    A padded picture may have an odd size, also in a tile at its edge; mirrored, it begins at an odd row or column.
+    """
+    paddings = [split.statistics.padding for split in manifest.splits.values() if split.records]
+    if augmentations and any(padding is None or padding.padded_pixels for padding in paddings):
         raise UsageError(
-            "color='planes': these pictures were padded, so that a window may end at an odd row or column; leave out "
-            "augment, or color to load RGB, or convert with --resize fixed-shape"
+            "color='planes': some of these pictures were padded, so that a window may end at an odd row or column; "
+            "leave out augment, or color to load RGB, or convert with --resize fixed-shape"
         )

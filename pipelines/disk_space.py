@@ -75,7 +75,8 @@ def check_disk_space(
         if refuse:
             raise UsageError(
                 f"{text}; take smaller records (a smaller --height, --width or --max-dimension, for volumes also "
-                "--depth), for pictures --encoding jpeg or png, another --out, or insist with --disk-check ignore"
+                "--depth), --encoding packed (about half of these bytes), for pictures --encoding jpeg or png, another "
+                "--out, or insist with --disk-check ignore"
             )
         text = f"warning: {text}"
     elif needed < _MIN_PRINTED_BYTES:

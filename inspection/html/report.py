@@ -20,6 +20,7 @@ from halofeed.inspection.dataset_facts import (
     VALUE_PARTS,
     ClassVoxels,
     DatasetFacts,
+    color_errors,
     counts_of,
     padding_choices,
     pixel_figures,
@@ -469,6 +470,7 @@ def pixels(report: Report) -> dict[str, Any]:
         "peak": peak,
         "scaled": "\n".join(scaled),
         "row_step": ROW_STEP,
+        "color_errors": color_errors(facts.total),
     }
 
 

@@ -17,7 +17,13 @@ from halofeed.prep.convert.converted_record import Record
 from halofeed.prep.convert.label_image import read_picture_labels
 from halofeed.prep.convert.loss_measures import add_levels, add_picture
 from halofeed.prep.convert.picture_tasks import ADDERS, AnnotatedPicture, add_samples, annotated_orientation
-from halofeed.prep.convert.tallies import PictureFacts, PictureTally, color_errors, sum_pixels
+from halofeed.prep.convert.tallies import (
+    PictureFacts,
+    PictureTally,
+    count_differences,
+    loaded_colors,
+    sum_pixels,
+)
 from halofeed.prep.formats.picture import FIRST_OF_SEVERAL, DecodedImage, Footprint, ReadOptions, read_image
 from halofeed.prep.formats.picture.image import FEWER_BITS, GRAY_BANDS, MORE_BANDS
 from halofeed.prep.formats.picture.jpeg import without_metadata
@@ -187,9 +193,11 @@ class PictureConverter:
         }
         if ENCODINGS[recipe.encoding].is_file:
             features[keys.KEY_SHA256] = hashlib.sha256(encoded).hexdigest().encode()
+        loaded = loaded_colors(recipe.encoding, pixels, encoded)
+        loaded = None if loaded is None else loaded[: shown.shape[0], : shown.shape[1]]
         facts = PictureFacts(
-            pixel_sums=sum_pixels(shown),
-            color_errors=color_errors(recipe.encoding, pixels, encoded),
+            pixel_sums=sum_pixels(shown if loaded is None else loaded),
+            color_errors=None if loaded is None else count_differences(loaded, shown),
             stored_size=plan.output_size,
             picture_size=plan.resized_size,
             source_size=plan.source_size,

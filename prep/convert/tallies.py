@@ -41,6 +41,10 @@ ImageSums = tuple[NDArray[np.int64], int, NDArray[np.int64], NDArray[np.int64]]
 """Pixel sums of one image: histogram [channel, 256], count, sums [channel], sums of squares [channel]."""
 
 
+_COMPARED_PIXELS = 1 << 16
+"""Pixels that are compared at a time, in the cache."""
+
+
 def sum_pixels(pixels: NDArray[Any]) -> ImageSums:
     """Return the sums of every `ROW_STEP`th row of uint8 or uint16 pixels [height, width, channel]."""
     pixels = pixels[::ROW_STEP]
@@ -95,23 +99,34 @@ def _add_labels(counts: NDArray[np.int64], flat: NDArray[Any]) -> None:
     counts += counted.ravel().astype(np.int64)
 
 
-def color_errors(encoding: str, pixels: NDArray[Any], value: bytes | memoryview) -> NDArray[np.int64] | None:
-    """Return how many stored numbers differ from the picture's by 0 to 255 levels, int64 [256].
+def loaded_colors(encoding: str, pixels: NDArray[Any], value: bytes | memoryview) -> NDArray[np.uint8] | None:
+    """Return the pixels that the loader makes of a stored value, uint8 [height, width, 3].
 
     Args:
         encoding: encoding of the picture.
-        pixels: uint8 [height, width, 3], of which every `ROW_STEP`th row is counted.
+        pixels: the picture, uint8 [height, width, 3].
         value: the stored value.
 
     Returns:
-        The counts; None for encodings without color planes.
+        The pixels; None for encodings without color planes.
     """
     if not ENCODINGS[encoding].holds_planes:
         return None
     height, width = pixels.shape[:2]
-    loaded = color_window(np.frombuffer(value, np.uint8), (height, width), ((0, height), (0, width)))
-    differences = np.abs(loaded[::ROW_STEP].astype(np.int16) - pixels[::ROW_STEP])
-    return np.bincount(differences.reshape(-1), minlength=256)
+    return color_window(np.frombuffer(value, np.uint8), (height, width), ((0, height), (0, width)))
+
+
+def count_differences(first: NDArray[np.uint8], second: NDArray[np.uint8]) -> NDArray[np.int64]:
+    """Return how many numbers of two pictures [height, width, channel] differ by 0 to 255 levels, int64 [256].
+
+    >>> count_differences(np.zeros((1, 2, 1), np.uint8), np.array([[[0], [3]]], np.uint8))[:4].tolist()
+    [1, 0, 0, 1]
+    """
+    counts, rows = np.zeros(256, np.int64), max(1, _COMPARED_PIXELS // max(1, first.shape[1]))
+    for top in range(0, len(first), rows):
+        part = cv2.absdiff(first[top : top + rows], second[top : top + rows])
+        counts += cv2.calcHist([part.reshape(-1, 1)], [0], None, [256], [0, 256]).ravel().astype(np.int64)
+    return counts
 
 
 def bin_side(side: int) -> int:

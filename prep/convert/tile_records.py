@@ -24,7 +24,13 @@ from halofeed.prep.annotations.labels import LabelMap
 from halofeed.prep.convert.converted_record import HELD_BYTES, Record
 from halofeed.prep.convert.picture_records import size_features
 from halofeed.prep.convert.picture_tasks import annotated_orientation
-from halofeed.prep.convert.tallies import PictureFacts, PictureTally, color_errors, sum_pixels
+from halofeed.prep.convert.tallies import (
+    PictureFacts,
+    PictureTally,
+    count_differences,
+    loaded_colors,
+    sum_pixels,
+)
 from halofeed.prep.convert.tile_labels import LabelsOfTiles
 from halofeed.prep.convert.tile_objects import TileObjects
 from halofeed.prep.convert.tile_tasks import ClassesOfTiles, TileAnnotations, TiledPicture
@@ -376,10 +382,13 @@ class TileConverter:
         if not has_content and not self._keeps_empty(reference, tile.number):
             return None
         shown, facts.notes = self._pixels(source, job)
-        facts.pixel_sums = sum_pixels(shown)
         stored = pad_tile(shown, tile.plan.output_size, recipe.padding())
         encoded = ENCODERS[recipe.encoding](stored, recipe.jpeg_quality)
-        facts.color_errors = color_errors(recipe.encoding, stored, encoded)
+        loaded = loaded_colors(recipe.encoding, stored, encoded)
+        if loaded is not None:
+            loaded = loaded[: shown.shape[0], : shown.shape[1]]
+            facts.color_errors = count_differences(loaded, shown)
+        facts.pixel_sums = sum_pixels(shown if loaded is None else loaded)
         features |= {
             keys.ENCODED: encoded,
             keys.FORMAT: recipe.encoding.encode(),

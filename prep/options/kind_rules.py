@@ -226,10 +226,12 @@ def _plane_problems(recipe: RecipeOptions) -> Iterator[tuple[object, str]]:
         f"{name} holds three colors of 8 bits; take --encoding packed",
     )
     height, width = shape or (0, 0)
+    high, wide = height + height % 2, width + width % 2
+    sizes = f"--height {high} --width {wide}" if recipe.resize == "fixed-shape" else f"--max-dimension {high}"
     yield (
         height % 2 or width % 2,
         f"{name} needs an even height and width, because four pixels share their chroma, and the stored size is "
-        f"{height} x {width}; take {height + height % 2} x {width + width % 2}, or --encoding packed",
+        f"{height} x {width}; take {sizes}, or --encoding packed",
     )
 
 

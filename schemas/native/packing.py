@@ -5,8 +5,10 @@ A call releases the interpreter's lock, so that threads work in parallel.
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -76,7 +78,7 @@ def unpack_window(
     layout: PackedLayout,
     start: Sequence[int],
     backwards: Sequence[bool],
-    out: NDArray[np.uint8],
+    out: NDArray[Any],
     flags: NDArray[np.uint8] | None = None,
     *,
     verifies: bool = True,
@@ -88,7 +90,7 @@ def unpack_window(
         layout: layout of the value.
         start: the window's first stored pixel along each axis, [plane, row, column].
         backwards: which of the three axes are mirrored.
-        out: uint8 [plane, row, column, byte] of the window's shape, with adjacent pixels in rows.
+        out: [plane, row, column, channel ...], contiguous pixels and adjacent pixels in rows, of the window's shape.
         flags: for each band whether its checksum was compared, uint8 [band]; bands that were are set to 1.
         verifies: compare checksums: those of `flags`, or all.
 
@@ -107,15 +109,15 @@ def unpack_window(
 
 
 def _check_forms(
-    value: NDArray[np.uint8], layout: PackedLayout, out: NDArray[np.uint8], flags: NDArray[np.uint8] | None
+    value: NDArray[np.uint8], layout: PackedLayout, out: NDArray[Any], flags: NDArray[np.uint8] | None
 ) -> None:
-    pixel, steps = layout.pixel_bytes, out.strides[2:]
-    is_dense = out.ndim == 4 and out.shape[3] == pixel and (out.shape[2] == 1 or steps[0] == pixel)
-    if not (is_dense and (pixel == 1 or steps[1] == 1) and out.dtype == np.uint8 and out.flags.writeable):
+    pixel = out[:1, :1, :1]
+    is_dense = pixel.flags.c_contiguous and (out.shape[2] == 1 or out.strides[2] == layout.pixel_bytes)
+    if not (
+        is_dense and out.itemsize * math.prod(out.shape[3:]) == layout.pixel_bytes and out.flags.writeable
+    ):
         form = f"{out.dtype} of shape {out.shape} and strides {out.strides}"
-        raise ValueError(
-            f"expected a target of uint8 [plane, row, column, {pixel}] with adjacent pixels, got {form}"
-        )
+        raise ValueError(f"expected a target of adjacent pixels of {layout.pixel_bytes} bytes, got {form}")
     if not value.flags.c_contiguous or value.dtype != np.uint8:
         raise ValueError(f"expected a value of adjacent bytes, got {value.dtype} of strides {value.strides}")
     if flags is not None and (flags.nbytes != layout.bands or not flags.flags.c_contiguous):

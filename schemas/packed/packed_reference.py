@@ -115,7 +115,7 @@ def _pack_groups(rows: Bytes, layout: PackedLayout) -> bytes:
     # numbers around 0 are near each other.
     from_first = (first - first[:, :1] + half) % (2 * half) - half
     middle = (from_first.min(axis=1) + from_first.max(axis=1) + 1) >> 1
-    bases = (first[:, 0] + middle) % (2 * half)
+    bases: NDArray[np.int64] = (first[:, 0] + middle) % (2 * half)
     above = np.concatenate([np.repeat(bases, GROUP_UNITS, axis=0)[None], numbers[:-1]])
     deltas = numbers - above
     if layout.unit_bytes == 3:  # green, and what red and blue differ by from it
@@ -132,7 +132,8 @@ def _pack_groups(rows: Bytes, layout: PackedLayout) -> bytes:
         _pack_sixteen(group, int(width))
         for group, width in zip(deltas.reshape(-1, GROUP_UNITS), widths.reshape(-1), strict=True)
     ]
-    return bases.astype(f"<u{bits // 8}").tobytes() + packed + b"".join(data)
+    coded: list[bytes] = [bases.astype(f"<u{bits // 8}").tobytes(), packed, *data]
+    return b"".join(coded)
 
 
 def _widths(deltas: NDArray[np.int64], bits: int) -> NDArray[np.int64]:
@@ -176,7 +177,7 @@ def _unpack_groups(coded: memoryview, layout: PackedLayout, rows: int) -> Bytes:
     widths = np.where(widths == 15, 16, widths)
     if len(coded) != start + 2 * int(widths.sum()):
         raise ValueError("a band's size is not that of its groups")
-    deltas = np.zeros((rows * count, GROUP_UNITS), np.int64)
+    deltas: NDArray[np.int64] = np.zeros((rows * count, GROUP_UNITS), np.int64)
     at = start
     for number, width in enumerate(widths.reshape(-1).tolist()):
         deltas[number] = _unpack_sixteen(coded[at : at + 2 * width], width)
