@@ -24,6 +24,7 @@ from halofeed.loader.decode import (
 )
 from halofeed.loader.record import StoredArray, StoredRecord
 from halofeed.loader.shards import ObjectLists
+from halofeed.loader.stored_jpeg import StoredJpeg
 from halofeed.prep.geometry.resize import compose_affines
 from halofeed.schemas.fields import Field
 from halofeed.schemas.manifest import Manifest
@@ -169,8 +170,8 @@ class RecordReader:
             return None
         start, stop, *size = cached[FILE_SPAN].tolist()
         file = record.frame_part(start, stop)
-        decoded = decode_image(file, self._image, record, out, fast=self._decodes_fast)
-        return (None if decoded is out else decoded, None) if list(decoded.shape[:2]) == size else None
+        picture = self._picture(file, record, out)
+        return (None if picture is out else picture, None) if list(picture.shape[:2]) == size else None
 
     def read(
         self, record: StoredRecord, into: Mapping[str, NDArray[np.uint8]], out: NDArray[Any] | None
@@ -230,8 +231,14 @@ class RecordReader:
         if field.encoding == "raw":
             return self._stored_unless_direct(field, record), field.shape[:-1]
         file = one_file(field, features, record)
-        decoded = decode_image(file, field, record, out, fast=self._decodes_fast)
-        return None if decoded is out else decoded, decoded.shape[:-1]
+        picture = self._picture(file, record, out)
+        return None if picture is out else picture, picture.shape[:-1]
+
+    def _picture(self, file: memoryview, record: StoredRecord, out: NDArray[Any] | None) -> SourceArray:
+        """Return a picture of a file: `out` if it was decoded into it, else one that may be decoded when it is used."""
+        if out is None and self._image.encoding == "jpeg":
+            return StoredJpeg(record, self._image, file, fast=self._decodes_fast)
+        return decode_image(file, self._image, record, out, fast=self._decodes_fast)
 
     def _read_label(self, features: Decoded, record: StoredRecord, stored: ImageShape) -> LabelArray | None:
         """Return the label on the image's grid; None if there is none, or the batch has it already."""

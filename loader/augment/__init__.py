@@ -27,7 +27,12 @@ from halofeed.loader.augment.augmented_example import (
     draw_uniforms,
     to_view,
 )
-from halofeed.loader.augment.crop_and_resize import RandomCropImage, ScaleJitter, SsdRandomCrop
+from halofeed.loader.augment.crop_and_resize import (
+    RandomCropImage,
+    RandomResizedCrop,
+    ScaleJitter,
+    SsdRandomCrop,
+)
 from halofeed.loader.augment.flips_and_crops import FlipDepth, FlipLeftRight, FlipUpDown, RandomCrop, Rotate90
 from halofeed.loader.augment.mosaic import MixUp, Mosaic
 from halofeed.loader.augment.warps import ElasticDeformation, RandomRotation
@@ -55,6 +60,7 @@ __all__ = [
     "PartnerSampler",
     "RandomCrop",
     "RandomCropImage",
+    "RandomResizedCrop",
     "RandomRotation",
     "Rotate90",
     "ScaleJitter",
@@ -81,6 +87,7 @@ AUGMENTATIONS: dict[str, Callable[..., Augmentation | Combination]] = {
         Rotate90,
         RandomCrop,
         RandomCropImage,
+        RandomResizedCrop,
         SsdRandomCrop,
         ScaleJitter,
         RandomRotation,

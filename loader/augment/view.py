@@ -33,7 +33,7 @@ import abc
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeGuard
 
 import cv2
 import numpy as np
@@ -278,6 +278,22 @@ class LabelSource(ArraySource, Protocol):
         """Return what `count` returns for a box of this array; it may be cached."""
 
 
+class ReducedSource(ArraySource, Protocol):
+    """A picture that may be decoded at a fraction of its size."""
+
+    def reduced(self, view: View, factor: int) -> tuple[NDArray[Any], ImageShape] | None:
+        """Return what the view shows at a fraction of the size, and perhaps more around it.
+
+        Args:
+            view: the view, in pixels of the complete size.
+            factor: 2, 4 or 8, by which both sides are divided.
+
+        Returns:
+            Pixels [height, width, channel] as seen, and the place of the first one's corner in the view, in pixels of
+            the complete size, which may be negative; None if the picture is not decoded at another size.
+        """
+
+
 SourceArray = ArraySource | NDArray[Any]
 LabelArray = LabelSource | NDArray[Any]
 
@@ -379,6 +395,26 @@ class Warp(Protocol):
         """Write a box of the grid as `image`, without channels, and without mixing values."""
 
 
+class ShrinkingWarp(Warp, Protocol):
+    """A `Warp` that can use a picture of a fraction of its size."""
+
+    @property
+    def reduction(self) -> int:
+        """Largest of 1, 2, 4 and 8 by which the source may be divided before."""
+
+    def reduced_image(
+        self, source: NDArray[Any], start: ImageShape, factor: int, box: Ranges, out: NDArray[Any]
+    ) -> None:
+        """Write a box of the grid as `image`, from a source whose sides are divided by a factor.
+
+        Args:
+            source: the needed part of the source, [..., channel], contiguous; it may hold more.
+            start: start of that part, in pixels of the complete source.
+            factor: the divisor of its sides.
+            box, out: as in `image`.
+        """
+
+
 class Resampled(LazyArray):
     """An array on a warp's grid; see `LabelSource`.
 
@@ -405,11 +441,38 @@ class Resampled(LazyArray):
     def compute(self, box: Ranges, out: NDArray[Any]) -> None:
         needed = self._warp.needed(box)
         start, shape = tuple(low for low, _ in needed), tuple(high - low for low, high in needed)
+        view = self._view.crop(start, shape)
+        if self._image and self._compute_reduced(view, start, box, out):
+            return
         source = np.empty((*shape, *self._channels), self.dtype)
-        copy_view(self._view.crop(start, shape), self._source, source)
+        copy_view(view, self._source, source)
         outside = (self._warp.image if self._image else self._warp.label)(source, start, box, out)
         if outside is not None:
             out[outside] = source.min() if self._fill is None else self._fill
+
+    def _compute_reduced(self, view: View, start: ImageShape, box: Ranges, out: NDArray[Any]) -> bool:
+        """Write a box from a reduced source, of which the view shows the needed part; False if there is none."""
+        warp, source = self._warp, self._source
+        if not (_shrinks(warp) and _is_reducible(source)):
+            return False
+        reduced = source.reduced(view, warp.reduction)
+        if reduced is None:
+            return False
+        pixels, place = reduced
+        moved = tuple(first + at for first, at in zip(start, place, strict=True))
+        warp.reduced_image(pixels, moved, warp.reduction, box, out)
+        return True
+
+
+# `isinstance` with a protocol takes longer than to plan a crop.
+
+
+def _shrinks(warp: Warp) -> TypeGuard[ShrinkingWarp]:
+    return getattr(warp, "reduction", 1) > 1
+
+
+def _is_reducible(source: SourceArray) -> TypeGuard[ReducedSource]:
+    return hasattr(source, "reduced")
 
 
 class PointWarp(abc.ABC):

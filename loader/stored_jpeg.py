@@ -1,0 +1,95 @@
+"""Reader of a stored JPEG picture, which is decoded when it is used, and only as far as it is shown."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import simplejpeg
+from numpy.typing import NDArray
+
+from halofeed.loader.augment.view import ImageShape, Ranges, View, slices_within
+from halofeed.loader.decode import JPEG_COLORS, check_picture_size, decoding_failures
+from halofeed.loader.jpeg_intervals import cut, read_layout
+from halofeed.loader.record import StoredRecord
+from halofeed.schemas.fields import Field
+
+_SMALLEST_SIDE = 16
+"""Below this, several scales of libjpeg give one size, so the scale of a requested size is ambiguous."""
+
+
+class StoredJpeg:
+    """A JPEG picture of a record; see `halofeed.loader.augment.view.ReducedSource`.
+
+    Args:
+        record: the record, for messages.
+        field: the image's field.
+        file: the JPEG file, which must outlive this object.
+        fast: decode as DECODE["fast"] says.
+
+    Raises:
+        CorruptFileError: the header is damaged, or the picture is larger than the field.
+    """
+
+    __slots__ = ("_fast", "_field", "_file", "_record", "dtype", "shape")
+
+    def __init__(self, record: StoredRecord, field: Field, file: memoryview, *, fast: bool) -> None:
+        self._record, self._field, self._file, self._fast = record, field, file, fast
+        self.shape: ImageShape = (*check_picture_size(file, field, record), field.shape[2])
+        self.dtype = np.dtype(np.uint8)
+
+    @property
+    def place(self) -> str:
+        """Return the record's place, for messages."""
+        return self._record.place
+
+    def copy(self, view: View, out: NDArray[Any]) -> None:
+        """Copy what the view shows into `out`, of the view's shape and this array's channels."""
+        box = view.box
+        file, shown = self._part(box, 1)
+        # Decoding into the batch saves a copy.
+        if view.is_as_stored and shown == box and out.dtype == self.dtype and out.flags.c_contiguous:
+            self._decode(file, shown, 1, out)
+        else:
+            view.part(shown)[0].copy(self._decode(file, shown, 1), out)
+
+    def reduced(self, view: View, factor: int) -> tuple[NDArray[Any], ImageShape] | None:
+        """Return what the view shows at a fraction of the size; see `ReducedSource`."""
+        if not self._fast or min(self.shape[:2]) < _SMALLEST_SIDE:
+            return None
+        file, shown = self._part(view.box, factor)
+        complete = self._decode(file, shown, factor)
+        # No pixel but the view's counts, so the result is the same whatever else the intervals show.
+        held = [(low // factor, -(-high // factor)) for low, high in view.box]
+        pixels = complete[slices_within(held, [(low // factor, high) for low, high in shown])]
+        starts = []
+        for start, size, axis, back in zip(view.start, view.shape, view.order, view.backwards, strict=True):
+            low, high = (factor * side for side in held[axis])
+            starts.append(start + size - high if back else low - start)
+        sides = tuple(pixels.shape[axis] for axis in view.order)
+        turned = View(start=(0, 0), shape=sides, order=view.order, backwards=view.backwards)
+        return np.ascontiguousarray(turned.shown(pixels)), tuple(starts)
+
+    def _part(self, box: Ranges, factor: int) -> tuple[memoryview, Ranges]:
+        """Return a JPEG file that shows at least a box, and the rows and columns that it shows."""
+        complete = tuple((0, size) for size in self.shape[:2])
+        layout = read_layout(self._file)
+        # The decoder may take another of several frame headers.
+        if layout is None or layout.size != self.shape[:2]:
+            return self._file, complete
+        # "accurate" decoders compute a pixel's color from the next sample too, which may be in the next unit.
+        reach = factor if layout.has_subsampled_colors and not self._fast else 0
+        part = cut(self._file, layout, tuple((max(0, low - reach), high + reach) for low, high in box))
+        return (self._file, complete) if part is None else (memoryview(part[0]), part[1])
+
+    def _decode(
+        self, file: memoryview, shown: Ranges, factor: int, out: NDArray[Any] | None = None
+    ) -> NDArray[Any]:
+        """Decode a JPEG file of the pixels `shown` at a fraction of its size, into `out` if it is given."""
+        options: dict[str, Any] = {"fastdct": self._fast, "fastupsample": self._fast, "buffer": out}
+        if factor > 1:
+            height, width = (-(-(high - low) // factor) for low, high in shown)
+            options |= {"min_height": height, "min_width": width}
+        with decoding_failures(self._field, self._record):
+            pixels: NDArray[Any] = simplejpeg.decode_jpeg(file, JPEG_COLORS[self.shape[2]], **options)
+        return pixels
