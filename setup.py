@@ -9,6 +9,8 @@ from pathlib import Path
 from setuptools import Extension, find_packages, setup
 
 HERE = Path(__file__).resolve().parent
+SOURCES, HEADERS = ("kernel", "packed"), ("copying",)
+"""C files of the kernel, in schemas/native."""
 PARTS = ("system", "storage", "inspection", "loader", "pipelines", "prep", "schemas", "trainer")
 
 folders = {part: f"halofeed/{part}" if (HERE / "halofeed" / part).is_dir() else part for part in PARTS}
@@ -28,9 +30,9 @@ setup(
     # A library without Python's headers, called through ctypes; where there is no compiler the loader does without.
     ext_modules=[
         Extension(
-            "halofeed.loader.native._kernel",
-            [f"{folders['loader']}/native/kernel.c"],
-            depends=[f"{folders['loader']}/native/kernel.c"],
+            "halofeed.schemas.native._kernel",
+            [f"{folders['schemas']}/native/{name}.c" for name in SOURCES],
+            depends=[f"{folders['schemas']}/native/{name}.h" for name in HEADERS],
             extra_compile_args=["-O3"],
             optional=True,
         )

@@ -18,10 +18,10 @@ from halofeed.loader import Loader
 from halofeed.loader.augment import build_augmentations
 from halofeed.loader.decode import decode_image, read_bytes
 from halofeed.loader.device import AUGMENTATIONS, DeviceAugmentation, augment_on_device, device_keys
-from halofeed.loader.native import kernel
 from halofeed.loader.store.dataset_store import Store
 from halofeed.loader.store.open_store import open_store
 from halofeed.schemas.manifest import Shard
+from halofeed.schemas.native import kernel
 from halofeed.system.console import human_bytes
 from halofeed.system.errors import UsageError
 from halofeed.system.threads import available_cores

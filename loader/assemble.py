@@ -17,7 +17,6 @@ from halofeed.loader.batch import COUNT, EPOCH, ID, LABELLED, SIZE, VALID, Batch
 from halofeed.loader.batch_content import BatchContent
 from halofeed.loader.copy_plan import MappedRecords, plan_moves
 from halofeed.loader.decode import read_text, stored_dtype
-from halofeed.loader.native import kernel
 from halofeed.loader.reading import (
     AREA,
     BOXES,
@@ -37,6 +36,7 @@ from halofeed.loader.shards import Integers, ObjectLists, Shards
 from halofeed.schemas.fields import Field, unpack_sets
 from halofeed.schemas.identity import splitmix64
 from halofeed.schemas.manifest import Manifest
+from halofeed.schemas.native import kernel
 from halofeed.system.errors import UsageError
 
 _MAX_EPOCHS = 1 << 31
@@ -260,7 +260,7 @@ class Assembler:
             batch, rows: as in `plan`.
             records: the rows' records.
             windows: the result of `plan`.
-            run_in_threads: as in `halofeed.loader.native.kernel.move`.
+            run_in_threads: as in `halofeed.schemas.native.kernel.move`.
 
         Returns:
             Which rows were copied, bool [row]: those whose record has a valid frame.

@@ -21,8 +21,11 @@ from numpy.typing import NDArray
 
 from halofeed.loader.augment.augmented_example import Windows
 from halofeed.loader.augment.view import Ranges
-from halofeed.loader.native import kernel
-from halofeed.loader.native.kernel import (
+from halofeed.loader.record import StoredRecord
+from halofeed.loader.shards import Bytes, Integers, Shards
+from halofeed.schemas.fields import Field
+from halofeed.schemas.native import kernel
+from halofeed.schemas.native.kernel import (
     FRAME,
     KERNEL_AXES,
     PIXEL_BYTES,
@@ -34,9 +37,6 @@ from halofeed.loader.native.kernel import (
     Moves,
     no_moves,
 )
-from halofeed.loader.record import StoredRecord
-from halofeed.loader.shards import Bytes, Integers, Shards
-from halofeed.schemas.fields import Field
 from halofeed.schemas.shard_file import OpenFile
 from halofeed.schemas.tfrecord import FOOTER_BYTES, HEADER_BYTES
 from halofeed.system.checksum import block_shifts, crc32c, mask_crc

@@ -24,8 +24,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from halofeed.loader.augment.view import ImageShape, Ranges, View, common, slices_within
-from halofeed.loader.native import kernel
 from halofeed.loader.shards import Bytes, Integers, ObjectLists, Shards
+from halofeed.schemas.native import kernel
 from halofeed.schemas.shard_file import OpenFile
 from halofeed.schemas.tfexample import Decoded, decode_parts
 from halofeed.schemas.tfrecord import FOOTER_BYTES, HEADER_BYTES

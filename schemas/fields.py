@@ -16,12 +16,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from halofeed.schemas.limits import FIELD_BYTES, SIDE
+from halofeed.schemas.packed.packed_layout import PackedLayout
 from halofeed.schemas.tfexample import MAX_EXAMPLE_BYTES
 from halofeed.system.wording import plural
 
 ENCODINGS = {
     "raw": "fixed-size little-endian bytes, the fast path",
     "sets": "as raw, one number per voxel with a bit for each of its classes; loaded as 0 or 1 for each class",
+    "packed": "the same numbers in about half of the bytes (docs/packed.md)",
+    "packed_sets": "as sets, packed",
     "jpeg": "a JPEG file",
     "png": "a PNG file",
     "value": "as many numbers as the shape has elements",
@@ -75,12 +78,28 @@ class Field:
     @property
     def holds_sets(self) -> bool:
         """True if each stored number is a set of classes."""
-        return self.encoding == "sets"
+        return self.encoding in ("sets", "packed_sets")
 
     @property
     def is_raw(self) -> bool:
-        """True if the bytes are stored unencoded, so that the index holds their offset."""
+        """True if the bytes are stored unencoded, as many in every record."""
         return self.encoding in ("raw", "sets")
+
+    @property
+    def is_packed(self) -> bool:
+        """True if the array is stored as a packed value, whose size differs from record to record."""
+        return self.encoding in ("packed", "packed_sets")
+
+    @property
+    def is_array(self) -> bool:
+        """True if the record holds an array of which a part can be read; the index holds its offset."""
+        return self.is_raw or self.is_packed
+
+    @property
+    def packed_layout(self) -> PackedLayout:
+        """Layout of the stored array's packed values."""
+        axes = len([axis for axis in self.axes if axis not in ("channel", "class")])
+        return PackedLayout.of(self.stored_shape, self.stored_dtype, axes)
 
     @property
     def stored_shape(self) -> tuple[int, ...]:
@@ -94,7 +113,7 @@ class Field:
 
     @property
     def stored_bytes(self) -> int:
-        """Size of a raw field's value in bytes."""
+        """Size of the stored array in bytes; that of a packed field is the unpacked one."""
         return math.prod(self.stored_shape) * _ITEM_BYTES[self.stored_dtype]
 
     def problems(self) -> Iterator[tuple[str, str]]:
@@ -133,14 +152,14 @@ class Field:
             self.axes[-1:] == ("class",) and self.dtype == "uint8" and self.shape[-1:] <= (MAX_CLASSES,)
         ):
             yield "axes", f"expected a last axis class of at most {MAX_CLASSES} and dtype uint8 for sets"
-        if self.encoding in ("raw", "jpeg", "png") and self.dtype in ("str", "bool"):
+        if (self.is_array or self.encoding in ("jpeg", "png")) and self.dtype in ("str", "bool"):
             yield "dtype", f"expected a dtype of numbers for the encoding {self.encoding}, got {self.dtype!r}"
         if self.encoding == "list" and not self.shape:
             yield "shape", "expected at least one size for a list, got none"
 
     def _too_large(self) -> str:
         stored = math.prod(self.stored_shape) * _ITEM_BYTES.get(self.stored_dtype, 8)
-        if self.is_raw and stored > MAX_EXAMPLE_BYTES:
+        if self.is_array and stored > MAX_EXAMPLE_BYTES:
             return f"{plural(stored, 'byte')} fit in no record, which is less than 2 GiB"
         # JPEG and PNG are small in a record, but their arrays are as large as the shape.
         if math.prod(self.shape) * _ITEM_BYTES.get(self.dtype, 8) > FIELD_BYTES:

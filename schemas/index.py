@@ -17,7 +17,7 @@ import math
 import operator
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -49,8 +49,10 @@ class ShardIndex:
         checksums: masked CRC32C of each record's data, uint32 [record], equal to the record's last four bytes. They tie
             each record to its index, and the manifest's checksum of the index ties the index to the data set.
         ids: id of each example, int64 [record].
-        raw_starts: per raw key, the byte of the file at which its value begins, int64 [record].
-        raw_checksums: per raw key, the CRC32C of each 1 MiB block, uint32 [record, block].
+        raw_starts: per key of an array, the byte of the file at which its value begins, int64 [record].
+        raw_checksums: per key of an array, the CRC32C of each 1 MiB block, uint32 [record, block]. A packed value
+            has one checksum here, and one for each of its bands inside it.
+        packed_bytes: per key of a packed array, the bytes of its value, int64 [record].
         file_bytes: size of the shard's file.
         file_checksum: CRC32C of the shard's file.
         fingerprint: hash of the recipe and the inputs.
@@ -67,6 +69,7 @@ class ShardIndex:
     ids: NDArray[np.int64]
     raw_starts: Mapping[str, NDArray[np.int64]]
     raw_checksums: Mapping[str, NDArray[np.uint32]]
+    packed_bytes: Mapping[str, NDArray[np.int64]] = field(default_factory=dict)
     file_bytes: int
     file_checksum: int
     fingerprint: str
@@ -97,6 +100,8 @@ class ShardIndex:
         for key in sorted(self.raw_starts):
             arrays[f"start:{key}"] = (self.raw_starts[key], _INT64)
             arrays[f"crc32c:{key}"] = (self.raw_checksums[key], _UINT32)
+        for key in sorted(self.packed_bytes):
+            arrays[f"bytes:{key}"] = (self.packed_bytes[key], _INT64)
         placed, body = [], bytearray()
         for name, (array, dtype) in arrays.items():
             body += bytes(-len(body) % _ALIGNMENT)
@@ -178,6 +183,11 @@ class ShardIndex:
             ids=arrays["ids"],
             raw_starts={key: arrays[f"start:{key}"] for key in keys},
             raw_checksums={key: arrays[f"crc32c:{key}"] for key in keys},
+            packed_bytes={
+                name.removeprefix("bytes:"): array
+                for name, array in arrays.items()
+                if name.startswith("bytes:")
+            },
             file_bytes=operator.index(header["file_bytes"]),
             file_checksum=operator.index(header["file_checksum"]),
             fingerprint=header["fingerprint"],
@@ -193,6 +203,7 @@ class ShardIndex:
     def _check_shapes(self) -> None:
         """Raise ValueError if the columns are not those of the same records."""
         columns: list[NDArray[Any]] = [self.lengths, self.checksums, self.ids, *self.raw_starts.values()]
+        columns += self.packed_bytes.values()
         if any(column.shape != self.offsets.shape for column in columns) or self.offsets.ndim != 1:
             raise ValueError("the columns differ in length")
         if any(sums.ndim != 2 or len(sums) != len(self) for sums in self.raw_checksums.values()):
@@ -210,6 +221,8 @@ class ShardIndex:
         inside &= self.lengths <= np.minimum(self.file_bytes - FOOTER_BYTES - first, MAX_EXAMPLE_BYTES)
         for starts in self.raw_starts.values():
             inside &= (starts >= first) & (starts - first <= self.lengths)
+        for sizes in self.packed_bytes.values():
+            inside &= (sizes >= 0) & (sizes <= self.lengths)
         if not inside.all():
             raise ValueError(
                 f"record {np.argmin(inside)} is outside the shard's {plural(self.file_bytes, 'byte')}"

@@ -179,6 +179,15 @@ def _objects_of_tile(max_boxes: int) -> tuple[Field, ...]:
     )
 
 
+_LABEL_ENCODINGS = {
+    "raw": ("raw", "sets"),
+    "packed": ("packed", "packed_sets"),
+    "jpeg": ("png", "sets"),
+    "png": ("png", "sets"),
+}
+"""Encoding of a label map by that of its image: of class indices, and of class sets."""
+
+
 def _segmentation(image: ImageFormat, max_boxes: int, masks: bool) -> tuple[Field, ...]:
     label = Field(
         name="label",
@@ -186,7 +195,7 @@ def _segmentation(image: ImageFormat, max_boxes: int, masks: bool) -> tuple[Fiel
         dtype="uint8" if image.classes else image.label_dtype,
         axes=(*image.kind.axes, "class") if image.classes else image.kind.axes,
         shape=(*image.shape, image.classes) if image.classes else image.shape,
-        encoding="sets" if image.classes else "raw" if image.encoding == "raw" else "png",
+        encoding=_LABEL_ENCODINGS[image.encoding][bool(image.classes)],
         fill=(image.ignore_label or 0,),
     )
     return (label, kinds.value_field("labelled", keys.LABELLED, "bool", optional=False))

@@ -39,8 +39,8 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.loader.native import kernel
 from halofeed.prep.voxels.resample import copy_voxels, store_rounded
+from halofeed.schemas.native import kernel
 
 ImageShape = tuple[int, ...]
 """Shape (height, width) or (depth, height, width)."""

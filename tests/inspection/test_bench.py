@@ -26,7 +26,7 @@ from halofeed.inspection.training_batches import TrainingBatches
 from halofeed.loader import FlipLeftRight, Loader
 from halofeed.loader.contact_sheet import draw_batch
 from halofeed.loader.device import Brightness, augment_on_device
-from halofeed.loader.native import kernel
+from halofeed.schemas.native import kernel
 from tests.support.conversions import draw_folders, run_convert
 
 

@@ -49,7 +49,7 @@ def test_address_sanitizer_sees_no_copy_into_memory_that_nobody_owns(data, tmp_p
         pytest.skip("no gcc")
     library = tmp_path / "kernel.so"
     flags = ["-O1", "-g", "-fsanitize=address", "-fPIC", "-shared", "-o", str(library)]
-    subprocess.run([compiler, *flags, str(ROOT / "loader/native/kernel.c")], check=True)
+    subprocess.run([compiler, *flags, *map(str, (ROOT / "schemas/native").glob("*.c"))], check=True)
     found = subprocess.check_output([compiler, "-print-file-name=libasan.so"], text=True).strip()
     preload = {"LD_PRELOAD": found, "ASAN_OPTIONS": "detect_leaks=0", "PYTHONMALLOC": "malloc"}
     interrupt(data, 5000, how, library, **preload)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from halofeed.errors import CorruptFileError
 from halofeed.loader import Loader, RandomCrop
 from halofeed.loader.augment import FlipDepth, FlipLeftRight, FlipUpDown
-from halofeed.loader.native import kernel
+from halofeed.schemas.native import kernel
 from halofeed.schemas.tfrecord import read_records
 from halofeed.storage.mapped_files import is_guarded
 from tests.support.batches import flip, same
@@ -106,7 +106,7 @@ def test_all_threads_outlive_a_file_that_is_shortened(tmp_path):
     output = run_script(f"""
 from concurrent.futures import ThreadPoolExecutor
 import numpy as np
-from halofeed.loader.native import kernel
+from halofeed.schemas.native import kernel
 from halofeed.storage.mapped_files import map_file
 pool = ThreadPoolExecutor(4)
 def together(work):

@@ -15,7 +15,7 @@ from halofeed.loader import (
 from halofeed.loader import record as record_module
 from halofeed.loader.assemble import Assembler
 from halofeed.loader.filling import Filler
-from halofeed.loader.native import kernel
+from halofeed.schemas.native import kernel
 from halofeed.schemas.shard_file import OpenFile
 from tests.support.batches import same
 from tests.support.kernels import ways

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from halofeed.loader import FlipLeftRight, Loader, RandomCrop
-from halofeed.loader.native import kernel
+from halofeed.schemas.native import kernel
 from halofeed.system import threads as workers_module
 
 STEPS = 6

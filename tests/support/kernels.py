@@ -5,11 +5,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from halofeed.loader.native import kernel
+from halofeed.schemas.native import kernel
 
 needs_kernel = pytest.mark.skipif(
     not kernel.is_built(),
-    reason="loader/native/kernel.c is not built: halofeed was installed where there is no C compiler",
+    reason="schemas/native/kernel.c is not built: halofeed was installed where there is no C compiler",
 )
 _WAYS = [pytest.param(True, marks=needs_kernel, id="kernel"), pytest.param(False, id="NumPy")]
 ways = pytest.mark.parametrize("is_used", _WAYS)

@@ -1,22 +1,16 @@
 /* Kernel that fills a batch's rows. It copies windows of stored arrays, mirrored along any axis, past the cache. It also
    reads records from their files, and computes checksums while the bytes are in the cache.
 
-   A plain shared library without Python's headers. halofeed.loader.native.kernel calls it with tables of 64-bit integers and
-   without the interpreter's lock, so that several threads share one table. */
+   A plain shared library without Python's headers. halofeed.schemas.native.kernel calls it with tables of 64-bit integers
+   and without the interpreter's lock, so that several threads share one table. */
 
 #include <stdatomic.h>
 #include <stdint.h>
 #include <string.h>
 #include <unistd.h>
 
-#if defined(__x86_64__) && defined(__GNUC__)
-#include <immintrin.h>
-#define HAS_SSE 1
-#else
-#define HAS_SSE 0
-#endif
+#include "copying.h"
 
-#define LINE 64
 #define PIECE 16384 /* bytes of rows that are assembled in the L1 cache before they are written */
 #define SHORT 1024 /* rows up to this many bytes are assembled even if they are not mirrored */
 #define AHEAD 2048 /* bytes of rows that are prefetched */
@@ -25,7 +19,7 @@
 #define HEADER 12
 #define FOOTER 4
 
-/* A row of halofeed.loader.native.kernel.Moves. Axes are depth, height, width. Strides are in bytes; a source stride is
+/* A row of halofeed.schemas.native.kernel.Moves. Axes are depth, height, width. Strides are in bytes; a source stride is
    negative if the axis is reversed. `source` is the first pixel shown. */
 typedef struct {
     int64_t source, target;
@@ -65,71 +59,6 @@ static int is_framed(const uint8_t *header, const uint8_t *footer, int64_t lengt
     memcpy(&found_checksum, footer, 4);
     return found_length == (uint64_t)length && found_checksum == (uint32_t)checksum &&
            (length_checksum < 0 || found_length_checksum == (uint32_t)length_checksum);
-}
-
-/* Copies past the cache. So the target is not read first, which would be a third of a copy's traffic. */
-static void stream(uint8_t *target, const uint8_t *source, int64_t size) {
-#if HAS_SSE
-    int64_t head = -(intptr_t)target & (LINE - 1);
-    if (head > size) head = size;
-    memcpy(target, source, head);
-    target += head, source += head, size -= head;
-    for (; size >= LINE; size -= LINE, target += LINE, source += LINE) {
-        _mm_prefetch((const char *)source + 16 * LINE, _MM_HINT_T0);
-        const __m128i a = _mm_loadu_si128((const __m128i *)source), b = _mm_loadu_si128((const __m128i *)source + 1),
-                      c = _mm_loadu_si128((const __m128i *)source + 2), d = _mm_loadu_si128((const __m128i *)source + 3);
-        _mm_stream_si128((__m128i *)target, a);
-        _mm_stream_si128((__m128i *)target + 1, b);
-        _mm_stream_si128((__m128i *)target + 2, c);
-        _mm_stream_si128((__m128i *)target + 3, d);
-    }
-#endif
-    memcpy(target, source, size);
-}
-
-#if HAS_SSE
-/* Mirrors as many pixels per shuffle as 16 bytes hold. The source is read forwards, as processors prefetch. Returns the
-   count of pixels left at the source's end, and so at the target's start. */
-__attribute__((target("ssse3"), always_inline)) static inline int64_t mirror_shuffled(
-    uint8_t *target, const uint8_t *source, int64_t count, const int64_t pixel) {
-    const int64_t each = 16 / pixel, bytes = each * pixel;
-    uint8_t order[16];
-    for (int64_t at = 0; at < 16; at++) {
-        const int64_t byte = at - (16 - bytes);
-        order[at] = byte < 0 ? 0x80 : (uint8_t)((each - 1 - byte / pixel) * pixel + byte % pixel);
-    }
-    const __m128i shuffle = _mm_loadu_si128((const __m128i *)order);
-    /* A store may write bytes before its pixels, which the next one overwrites, but never before the row. */
-    for (; count * pixel >= 16; count -= each, source += bytes) {
-        const __m128i found = _mm_loadu_si128((const __m128i *)source);
-        _mm_storeu_si128((__m128i *)(target + count * pixel - 16), _mm_shuffle_epi8(found, shuffle));
-    }
-    return count;
-}
-
-__attribute__((target("ssse3"))) static int64_t mirror_by_size(uint8_t *target, const uint8_t *source, int64_t count,
-                                                               int64_t pixel) {
-    switch (pixel) {
-        case 1: return mirror_shuffled(target, source, count, 1);
-        case 2: return mirror_shuffled(target, source, count, 2);
-        case 3: return mirror_shuffled(target, source, count, 3);
-        case 4: return mirror_shuffled(target, source, count, 4);
-        case 6: return mirror_shuffled(target, source, count, 6);
-        case 8: return mirror_shuffled(target, source, count, 8);
-        default: return pixel <= 16 ? mirror_shuffled(target, source, count, pixel) : count;
-    }
-}
-#endif
-
-/* Copies `count` pixels in reverse order. */
-static void mirror(uint8_t *target, const uint8_t *source, int64_t count, int64_t pixel) {
-#if HAS_SSE
-    if (__builtin_cpu_supports("ssse3")) {
-        const int64_t left = mirror_by_size(target, source, count, pixel);
-        source += (count - left) * pixel, count = left;
-    }
-#endif
-    for (; count; target += pixel) memcpy(target, source + --count * pixel, pixel);
 }
 
 /* Prefetches a row, because the processor's own prefetching ends with each row. */

@@ -34,6 +34,8 @@ Moves = NDArray[np.int64]
 """Table of copies, [move, column]: addresses, shapes along three axes, strides in bytes; see `Move` of kernel.c."""
 READ_COLUMNS, VALUE_COLUMNS = 8, 5
 """Number of columns of `Read` and `Value` of kernel.c."""
+UNPACK_COLUMNS = 23
+"""Number of columns of `Unpack` of packed.c."""
 _ONE_MOVE = struct.Struct(f"={_COLUMNS}q")
 
 
@@ -43,7 +45,8 @@ class _Library:
     def __init__(self, path: str) -> None:
         library = ctypes.CDLL(path)
         stated = (library.halofeed_version(), *map(library.halofeed_columns, range(3)))
-        if stated != (VERSION, _COLUMNS, READ_COLUMNS, VALUE_COLUMNS):
+        stated = (*stated, library.halofeed_unpack_columns())
+        if stated != (VERSION, _COLUMNS, READ_COLUMNS, VALUE_COLUMNS, UNPACK_COLUMNS):
             raise OSError("built of another version of kernel.c")
         self.move, self.read = library.halofeed_move, library.halofeed_read
         self.move.argtypes = (ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p, ctypes.c_int)
@@ -51,10 +54,17 @@ class _Library:
         self.copy = library.halofeed_copy
         self.copy.argtypes, self.copy.restype = (ctypes.c_char_p, ctypes.c_int), None
         self.read.argtypes, self.read.restype = (ctypes.c_void_p, ctypes.c_void_p), ctypes.c_int
+        self.unpack, self.pack = library.halofeed_unpack, library.halofeed_pack
+        self.unpack.argtypes = (*self.move.argtypes, ctypes.c_void_p)
+        self.unpack.restype = None
+        self.pack.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p)
+        self.pack.restype = ctypes.c_int64
+        self.instructions = library.halofeed_instructions
+        self.instructions.argtypes, self.instructions.restype = (ctypes.c_int,), ctypes.c_int
 
 
 def _load() -> _Library | None:
-    found = importlib.util.find_spec("halofeed.loader.native._kernel")
+    found = importlib.util.find_spec("halofeed.schemas.native._kernel")
     try:
         return _Library(found.origin if found and found.origin else "absent")
     except (AttributeError, OSError):
@@ -62,6 +72,11 @@ def _load() -> _Library | None:
 
 
 _library = _load()
+
+
+def library() -> _Library | None:
+    """Return the library; None where it is not built."""
+    return _library
 
 
 def is_built() -> bool:

@@ -1,0 +1,134 @@
+"""Python interface to packed.c, which packs arrays and unpacks windows of packed values.
+
+A call releases the interpreter's lock, so that threads work in parallel.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from halofeed.schemas.native import kernel
+from halofeed.schemas.packed.packed_layout import PackedLayout
+from halofeed.system.checksum import extend_address
+
+VALUE, VALUE_BYTES, LAYOUT = 0, 1, 2
+START, SHAPE, BACKWARDS = slice(3, 6), slice(6, 9), slice(9, 12)
+TARGET, TARGET_STRIDES, FLAGS = 12, slice(13, 16), 16
+FRAME, DONE = slice(17, 22), 22
+"""Columns of `Unpack` of packed.c; FRAME is that of `kernel.Moves`."""
+NEVER, ALWAYS = 0, 1
+"""Values of the column FLAGS that are no address: no checksum is compared, or all are each time."""
+Unpacks = NDArray[np.int64]
+"""Table of windows to unpack, [window, column]."""
+_STREAMED_BYTES = 1 << 19
+"""A window of more bytes bypasses the cache, which could not hold the result until it is used."""
+
+
+def is_built() -> bool:
+    """Return whether the kernel can pack and unpack."""
+    return kernel.library() is not None and extend_address() is not None and sys.byteorder == "little"
+
+
+def no_unpacks(count: int, layout: PackedLayout) -> Unpacks:
+    """Return a table of `count` empty windows of values of a layout, which compare no frame and no checksum.
+
+    The table holds the address of `layout.numbers`, so the layout must outlive it.
+    """
+    unpacks = np.zeros((count, kernel.UNPACK_COLUMNS), np.int64)
+    unpacks[:, LAYOUT] = layout.numbers.ctypes.data
+    return unpacks
+
+
+def unpack_all(
+    unpacks: Unpacks, run_in_threads: Callable[[Callable[[], None]], None], owners: object
+) -> NDArray[np.bool_]:
+    """Unpack the windows of a table, and return which were unpacked, bool [window].
+
+    A window is left if the record's frame is another one, or if a checksum or a size of its bands is wrong.
+
+    Args:
+        unpacks: the table; the kernel writes its column `DONE`.
+        run_in_threads, owners: as in `halofeed.schemas.native.kernel.move`.
+    """
+    library = kernel.library()
+    assert library is not None
+    pixels = unpacks[:, SHAPE].prod(axis=1)
+    streams = int(pixels.sum()) >= kernel.STREAMED_BYTES or int(pixels.max(initial=0)) >= _STREAMED_BYTES
+    next_unpack, extend = np.zeros(1, np.int64), extend_address()
+
+    def unpack(_owners: object = owners) -> None:
+        # As in `kernel.move`: each thread in the kernel holds the memory that the kernel uses.
+        library.unpack(unpacks.ctypes.data, len(unpacks), next_unpack.ctypes.data, streams, extend)
+
+    try:
+        run_in_threads(unpack)
+    except BaseException:
+        next_unpack[0] = len(unpacks)  # no thread begins another window
+        raise
+    return np.asarray(unpacks[:, DONE] == 1)
+
+
+def unpack_window(
+    value: NDArray[np.uint8],
+    layout: PackedLayout,
+    start: Sequence[int],
+    backwards: Sequence[bool],
+    out: NDArray[Any],
+    flags: NDArray[np.uint8] | None = None,
+    *,
+    verifies: bool = True,
+) -> bool:
+    """Unpack a window of a packed value in this thread; False if the value is damaged.
+
+    Args:
+        value: uint8 [byte].
+        layout: layout of the value.
+        start: the window's first stored pixel along each axis, [plane, row, column].
+        backwards: which of the three axes are mirrored.
+        out: [plane, row, column, channel ...], contiguous pixels and adjacent pixels in rows, of the window's shape.
+        flags: for each band whether its checksum was compared, uint8 [band]; bands that were are set to 1.
+        verifies: compare checksums: those of `flags`, or all.
+    """
+    unpacks = no_unpacks(1, layout)
+    one = unpacks[0]
+    one[VALUE], one[VALUE_BYTES] = value.ctypes.data, value.nbytes
+    one[START], one[SHAPE], one[BACKWARDS] = start, out.shape[:3], backwards
+    one[TARGET], one[TARGET_STRIDES] = out.ctypes.data, out.strides[:3]
+    if verifies:
+        one[FLAGS] = ALWAYS if flags is None else flags.ctypes.data
+    return bool(unpack_all(unpacks, lambda work: work(), (value, out, flags))[0])
+
+
+def pack_bytes(array: NDArray[np.uint8], layout: PackedLayout, *, patches: bool) -> NDArray[np.uint8]:
+    """Return the packed value of an array, uint8 [byte].
+
+    Args:
+        array: the array's little-endian bytes, uint8 [byte], contiguous.
+        layout: layout of the array.
+        patches: also try the mode for label maps, band by band.
+    """
+    library = kernel.library()
+    assert library is not None
+    value = np.empty(layout.max_bytes, np.uint8)
+    size = library.pack(
+        layout.numbers.ctypes.data, array.ctypes.data, value.ctypes.data, int(patches), extend_address()
+    )
+    if not size:
+        raise MemoryError(f"packing an array of {layout.array_bytes:,} bytes")
+    return value[:size]
+
+
+def use_instructions(wanted: int = -1) -> int:
+    """Choose the instructions that unpack: 0 plain C, 1 AVX2 or NEON, 2 AVX-512 with VBMI, -1 the best; for tests.
+
+    Returns:
+        The number of those in use, which is lower where the processor lacks them.
+    """
+    library = kernel.library()
+    assert library is not None
+    return int(library.instructions(wanted))

@@ -1,0 +1,50 @@
+"""Packing of arrays, and unpacking of complete ones; the kernel does it, or NumPy where the kernel is not built.
+
+The loader unpacks windows of many values in one call of the kernel.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from halofeed.schemas.native import packing
+from halofeed.schemas.packed.packed_layout import PackedLayout
+from halofeed.schemas.packed.packed_reference import pack_slowly, unpack_slowly
+
+
+def pack(array: NDArray[Any], layout: PackedLayout, *, patches: bool = False) -> memoryview:
+    """Return the packed value of an array.
+
+    Args:
+        array: an array of the layout's shape and dtype.
+        layout: layout of the array.
+        patches: also try the mode for label maps, band by band.
+
+    >>> layout = PackedLayout.of((32, 64), "uint8", axes=2)
+    >>> value = pack(np.zeros((32, 64), np.uint8), layout)
+    >>> len(value), unpack(value, layout).reshape(32, 64).any()
+    (101, np.False_)
+    """
+    little = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
+    numbers = little.reshape(-1).view(np.uint8)
+    if packing.is_built():
+        return packing.pack_bytes(numbers, layout, patches=patches).data
+    return memoryview(pack_slowly(numbers, layout, patches=patches))
+
+
+def unpack(value: bytes | memoryview, layout: PackedLayout) -> NDArray[np.uint8]:
+    """Return an array's little-endian bytes, uint8 [byte].
+
+    Raises:
+        ValueError: the value is damaged.
+    """
+    if not packing.is_built():
+        return unpack_slowly(value, layout)
+    out = np.empty((layout.planes, layout.height, layout.width, layout.pixel_bytes), np.uint8)
+    if packing.unpack_window(np.frombuffer(value, np.uint8), layout, (0, 0, 0), (False,) * 3, out):
+        return out.reshape(-1)
+    layout.read_table(value, len(value))  # names what is wrong with the table
+    raise ValueError("a band of it is damaged")
