@@ -19,7 +19,7 @@ _SMALLEST_SIDE = 16
 
 
 class StoredJpeg:
-    """A JPEG picture of a record; see `halofeed.loader.augment.view.ReducedSource`.
+    """A JPEG picture of a record; see `halofeed.loader.augment.view.DecodedSource`.
 
     Args:
         record: the record, for messages.
@@ -53,22 +53,21 @@ class StoredJpeg:
         else:
             view.part(shown)[0].copy(self._decode(file, shown, 1), out)
 
-    def reduced(self, view: View, factor: int) -> tuple[NDArray[Any], ImageShape] | None:
-        """Return what the view shows at a fraction of the size; see `ReducedSource`."""
-        if not self._fast or min(self.shape[:2]) < _SMALLEST_SIDE:
-            return None
+    def decoded(self, view: View, most: int) -> tuple[NDArray[Any], ImageShape, int]:
+        """Return what the view shows, at a fraction of the size with "fast"; see `DecodedSource`."""
+        factor = most if self._fast and min(self.shape[:2]) >= _SMALLEST_SIDE else 1
         file, shown = self._part(view.box, factor)
-        complete = self._decode(file, shown, factor)
         # No pixel but the view's counts, so the result is the same whatever else the intervals show.
-        held = [(low // factor, -(-high // factor)) for low, high in view.box]
-        pixels = complete[slices_within(held, [(low // factor, high) for low, high in shown])]
+        held = tuple((low // factor, -(-high // factor)) for low, high in view.box)
+        origin = tuple((low // factor, high) for low, high in shown)
+        pixels = self._decode(file, shown, factor)[slices_within(held, origin)]
         starts = []
         for start, size, axis, back in zip(view.start, view.shape, view.order, view.backwards, strict=True):
             low, high = (factor * side for side in held[axis])
             starts.append(start + size - high if back else low - start)
         sides = tuple(pixels.shape[axis] for axis in view.order)
         turned = View(start=(0, 0), shape=sides, order=view.order, backwards=view.backwards)
-        return np.ascontiguousarray(turned.shown(pixels)), tuple(starts)
+        return turned.shown(pixels), tuple(starts), factor
 
     def _part(self, box: Ranges, factor: int) -> tuple[memoryview, Ranges]:
         """Return a JPEG file that shows at least a box, and the rows and columns that it shows."""
@@ -85,11 +84,18 @@ class StoredJpeg:
     def _decode(
         self, file: memoryview, shown: Ranges, factor: int, out: NDArray[Any] | None = None
     ) -> NDArray[Any]:
-        """Decode a JPEG file of the pixels `shown` at a fraction of its size, into `out` if it is given."""
-        options: dict[str, Any] = {"fastdct": self._fast, "fastupsample": self._fast, "buffer": out}
-        if factor > 1:
-            height, width = (-(-(high - low) // factor) for low, high in shown)
-            options |= {"min_height": height, "min_width": width}
+        """Decode a JPEG file of the pixels `shown` at a fraction of its size, into `out` or this thread's scratch."""
+        height, width = (-(-(high - low) // factor) for low, high in shown)
+        if out is None:
+            out = self._record.scratch(height * width * self.shape[2]).reshape(height, width, self.shape[2])
+        options = {} if factor == 1 else {"min_height": height, "min_width": width}
         with decoding_failures(self._field, self._record):
-            pixels: NDArray[Any] = simplejpeg.decode_jpeg(file, JPEG_COLORS[self.shape[2]], **options)
-        return pixels
+            simplejpeg.decode_jpeg(
+                file,
+                JPEG_COLORS[self.shape[2]],
+                fastdct=self._fast,
+                fastupsample=self._fast,
+                buffer=out,
+                **options,
+            )
+        return out

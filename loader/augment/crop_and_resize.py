@@ -128,7 +128,7 @@ class ScaleWarp:
     def image(self, source: NDArray[Any], start: ImageShape, box: Ranges, out: NDArray[Any]) -> None:
         """Resize 8-bit pictures in integers as the converter does, others in floats with repeated edges."""
         if source.dtype == np.uint8:  # the converter's kernel for pictures, so that both give the same pixels
-            self.reduced_image(source, start, 1, box, out)
+            self.decoded_image(source, start, 1, box, out)
             return
         ratios = self._ratios
         matrix = np.diag([1.0, *ratios, 1.0])
@@ -144,7 +144,7 @@ class ScaleWarp:
         """Largest of 1, 2, 4 and 8 that both sides shrink by at least; see `ShrinkingWarp`."""
         return max(factor for factor in (1, 2, 4, 8) if factor <= max(1.0, min(self._ratios)))
 
-    def reduced_image(
+    def decoded_image(
         self, source: NDArray[Any], start: ImageShape, factor: int, box: Ranges, out: NDArray[Any]
     ) -> None:
         """Resize an 8-bit picture whose sides were divided by a factor; see `ShrinkingWarp`."""

@@ -278,19 +278,20 @@ class LabelSource(ArraySource, Protocol):
         """Return what `count` returns for a box of this array; it may be cached."""
 
 
-class ReducedSource(ArraySource, Protocol):
-    """A picture that may be decoded at a fraction of its size."""
+class DecodedSource(ArraySource, Protocol):
+    """A picture that is decoded in memory of its own, perhaps at a fraction of its size."""
 
-    def reduced(self, view: View, factor: int) -> tuple[NDArray[Any], ImageShape] | None:
-        """Return what the view shows at a fraction of the size, and perhaps more around it.
+    def decoded(self, view: View, most: int) -> tuple[NDArray[Any], ImageShape, int]:
+        """Return what the view shows.
 
         Args:
             view: the view, in pixels of the complete size.
-            factor: 2, 4 or 8, by which both sides are divided.
+            most: largest divisor of the sides that may be chosen: 1, 2, 4 or 8.
 
         Returns:
-            Pixels [height, width, channel] as seen, and the place of the first one's corner in the view, in pixels of
-            the complete size, which may be negative; None if the picture is not decoded at another size.
+            Pixels [height, width, channel] as seen, of any strides, which are valid until this thread decodes another
+            picture; the place of the first one's corner in the view, in pixels of the complete size, which is negative
+            if that pixel covers more than the view; and the divisor of the sides.
         """
 
 
@@ -396,19 +397,19 @@ class Warp(Protocol):
 
 
 class ShrinkingWarp(Warp, Protocol):
-    """A `Warp` that can use a picture of a fraction of its size."""
+    """A `Warp` of pictures that can use one of a fraction of its size."""
 
     @property
     def reduction(self) -> int:
-        """Largest of 1, 2, 4 and 8 by which the source may be divided before."""
+        """Largest of 1, 2, 4 and 8 by which the sides of the source may be divided before."""
 
-    def reduced_image(
+    def decoded_image(
         self, source: NDArray[Any], start: ImageShape, factor: int, box: Ranges, out: NDArray[Any]
     ) -> None:
-        """Write a box of the grid as `image`, from a source whose sides are divided by a factor.
+        """Write a box of the grid as `image`, from a source whose sides were divided by a factor.
 
         Args:
-            source: the needed part of the source, [..., channel], contiguous; it may hold more.
+            source: the needed part of the source, [..., channel], of any strides.
             start: start of that part, in pixels of the complete source.
             factor: the divisor of its sides.
             box, out: as in `image`.
@@ -442,7 +443,7 @@ class Resampled(LazyArray):
         needed = self._warp.needed(box)
         start, shape = tuple(low for low, _ in needed), tuple(high - low for low, high in needed)
         view = self._view.crop(start, shape)
-        if self._image and self._compute_reduced(view, start, box, out):
+        if self._image and self._compute_decoded(view, start, box, out):
             return
         source = np.empty((*shape, *self._channels), self.dtype)
         copy_view(view, self._source, source)
@@ -450,17 +451,20 @@ class Resampled(LazyArray):
         if outside is not None:
             out[outside] = source.min() if self._fill is None else self._fill
 
-    def _compute_reduced(self, view: View, start: ImageShape, box: Ranges, out: NDArray[Any]) -> bool:
-        """Write a box from a reduced source, of which the view shows the needed part; False if there is none."""
+    def _compute_decoded(self, view: View, start: ImageShape, box: Ranges, out: NDArray[Any]) -> bool:
+        """Write a box from pixels as they were decoded, without a copy, if source and warp allow it.
+
+        Args:
+            view: shows the part of the source that the box needs.
+            start: start of that part in the source.
+            box, out: as in `compute`.
+        """
         warp, source = self._warp, self._source
-        if not (_shrinks(warp) and _is_reducible(source)):
+        if not (_shrinks(warp) and _decodes(source)):
             return False
-        reduced = source.reduced(view, warp.reduction)
-        if reduced is None:
-            return False
-        pixels, place = reduced
+        pixels, place, factor = source.decoded(view, warp.reduction)
         moved = tuple(first + at for first, at in zip(start, place, strict=True))
-        warp.reduced_image(pixels, moved, warp.reduction, box, out)
+        warp.decoded_image(pixels, moved, factor, box, out)
         return True
 
 
@@ -468,11 +472,11 @@ class Resampled(LazyArray):
 
 
 def _shrinks(warp: Warp) -> TypeGuard[ShrinkingWarp]:
-    return getattr(warp, "reduction", 1) > 1
+    return hasattr(warp, "decoded_image")
 
 
-def _is_reducible(source: SourceArray) -> TypeGuard[ReducedSource]:
-    return hasattr(source, "reduced")
+def _decodes(source: SourceArray) -> TypeGuard[DecodedSource]:
+    return hasattr(source, "decoded")
 
 
 class PointWarp(abc.ABC):

@@ -57,8 +57,16 @@ class _Library:
         self.unpack, self.pack = library.halofeed_unpack, library.halofeed_pack
         self.unpack.argtypes = (*self.move.argtypes, ctypes.c_void_p)
         self.unpack.restype = None
-        self.pack.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p)
+        self.pack.argtypes = (
+            ctypes.c_void_p,
+            ctypes.c_void_p,
+            ctypes.c_void_p,
+            ctypes.c_int,
+            ctypes.c_void_p,
+        )
         self.pack.restype = ctypes.c_int64
+        self.shrink = library.halofeed_shrink
+        self.shrink.argtypes, self.shrink.restype = (ctypes.c_void_p, ctypes.c_void_p), ctypes.c_int
         self.instructions = library.halofeed_instructions
         self.instructions.argtypes, self.instructions.restype = (ctypes.c_int,), ctypes.c_int
 
