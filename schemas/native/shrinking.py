@@ -20,7 +20,7 @@ def shrink(pixels: NDArray[np.uint8], box: tuple[float, float, float, float], ou
 
     Args:
         pixels: uint8 [height, width, 3]; pixels of a row are contiguous.
-        box: (top, left, bottom, right) of the part that is resized, in pixels; it is rounded to float32, as Pillow does.
+        box: (top, left, bottom, right) of the part that is resized, in pixels; rounded to float32, as Pillow does.
         out: uint8 [height, width, 3], as `pixels`.
 
     Returns:
