@@ -9,7 +9,7 @@ from pathlib import Path
 from setuptools import Extension, find_packages, setup
 
 HERE = Path(__file__).resolve().parent
-SOURCES, HEADERS = ("kernel", "packed", "triangle"), ("copying",)
+SOURCES, HEADERS = ("kernel", "packed", "triangle", "jpeg"), ("copying",)
 """C files of the kernel, in schemas/native."""
 PARTS = ("system", "storage", "inspection", "loader", "pipelines", "prep", "schemas", "trainer")
 

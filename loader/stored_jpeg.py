@@ -10,9 +10,11 @@ from numpy.typing import NDArray
 
 from halofeed.loader.augment.view import ImageShape, Ranges, View, slices_within
 from halofeed.loader.decode import JPEG_COLORS, check_picture_size, decoding_failures
-from halofeed.loader.jpeg_intervals import cut, read_layout
+from halofeed.loader.jpeg_intervals import cut, intervals_of, read_layout
 from halofeed.loader.record import StoredRecord
 from halofeed.schemas.fields import Field
+from halofeed.schemas.native import kernel
+from halofeed.schemas.native.jpeg_decoding import decode_part
 
 _SMALLEST_SIDE = 16
 """Below this, several scales of libjpeg give one size, so the scale of a requested size is ambiguous."""
@@ -46,16 +48,18 @@ class StoredJpeg:
     def copy(self, view: View, out: NDArray[Any]) -> None:
         """Copy what the view shows into `out`, of the view's shape and this array's channels."""
         box = view.box
-        file, shown = self._part(box, 1)
         # Decoding into the batch saves a copy.
-        if view.is_as_stored and shown == box and out.dtype == self.dtype and out.flags.c_contiguous:
-            self._decode(file, shown, 1, out)
-        else:
-            view.part(shown)[0].copy(self._decode(file, shown, 1), out)
+        is_direct = view.is_as_stored and out.dtype == self.dtype and out.strides[1:] == (self.shape[2], 1)
+        pixels, shown = self._decode_part(box, out if is_direct else None)
+        if pixels is not out:
+            view.part(shown)[0].copy(pixels, out)
 
     def decoded(self, view: View, most: int) -> tuple[NDArray[Any], ImageShape, int]:
         """Return what the view shows, at a fraction of the size with "fast"; see `DecodedSource`."""
         factor = most if self._fast and min(self.shape[:2]) >= _SMALLEST_SIDE else 1
+        if factor == 1:
+            pixels, shown = self._decode_part(view.box, None)
+            return view.part(shown)[0].shown(pixels), (0,) * len(view.shape), 1
         file, shown = self._part(view.box, factor)
         # No pixel but the view's counts, so the result is the same whatever else the intervals show.
         held = tuple((low // factor, -(-high // factor)) for low, high in view.box)
@@ -68,6 +72,32 @@ class StoredJpeg:
         sides = tuple(pixels.shape[axis] for axis in view.order)
         turned = View(start=(0, 0), shape=sides, order=view.order, backwards=view.backwards)
         return turned.shown(pixels), tuple(starts), factor
+
+    def _decode_part(self, box: Ranges, out: NDArray[Any] | None) -> tuple[NDArray[Any], Ranges]:
+        """Decode at least a box; return the pixels and what they show.
+
+        Args:
+            box: rows and columns.
+            out: memory of the box's shape, which is used if exactly the box is decoded; None is the scratch.
+        """
+        pixels = self._decode_by_kernel(box, out)
+        if pixels is not None:
+            return pixels, box
+        file, shown = self._part(box, 1)
+        fits = out is not None and shown == box and out.flags.c_contiguous
+        return self._decode(file, shown, 1, out if fits else None), shown
+
+    def _decode_by_kernel(self, box: Ranges, out: NDArray[Any] | None) -> NDArray[Any] | None:
+        """Decode exactly a box as the accurate decoder does, or return None."""
+        if self._fast or not kernel.is_built():
+            return None
+        layout = read_layout(self._file)
+        if layout is None or layout.size != self.shape[:2]:
+            return None
+        found = intervals_of(self._file, layout)
+        if found is None or len(found[1].quantization) != self.shape[2]:
+            return None
+        return decode_part(*found, box, out, self._record.scratch)
 
     def _part(self, box: Ranges, factor: int) -> tuple[memoryview, Ranges]:
         """Return a JPEG file that shows at least a box, and the rows and columns that it shows."""

@@ -150,7 +150,7 @@ def test_rows_of_blocks_hold_whole_intervals(width, unit):
 def without_intervals(file, kept):
     """The file with zeros instead of the compressed data of the rows of blocks that are not kept."""
     layout = read_layout(memoryview(file))
-    ends = [*jpeg_intervals._ends(memoryview(file), layout)]
+    ends = [*jpeg_intervals.interval_ends(memoryview(file), layout)]
     across = layout.units[1] // layout.interval
     damaged, start = bytearray(file), layout.start
     for number, end in enumerate(ends):
@@ -187,7 +187,7 @@ def unusual():
     pixels = drawn(96, 128)
     file = encode_jpeg(pixels, 95)
     layout = read_layout(memoryview(file))
-    first, second = jpeg_intervals._ends(memoryview(file), layout)[:2]
+    first, second = jpeg_intervals.interval_ends(memoryview(file), layout)[:2]
     cases = {
         "no markers": written(pixels),
         "progressive": written(pixels, progressive=True, restart_marker_rows=1),
