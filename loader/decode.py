@@ -61,25 +61,16 @@ def stored_dtype(field: Field) -> np.dtype[Any]:
     return dtype.newbyteorder("<")
 
 
-def decode_image(
-    data: memoryview,
-    field: Field,
-    record: StoredRecord,
-    out: NDArray[Any] | None = None,
-    *,
-    fast: bool = False,
-) -> NDArray[Any]:
+def decode_image(data: memoryview, field: Field, record: StoredRecord) -> NDArray[Any]:
     """Decode a stored picture.
 
     Args:
         data: a JPEG or PNG file, as `field.encoding` says.
         field: the image's field; its shape is the largest that is allowed.
         record: the picture's record, for messages.
-        out: [height, width, channel], contiguous; a JPEG of exactly that size is decoded into it.
-        fast: decode as DECODE["fast"] says.
 
     Returns:
-        [height, width, channel] of the field's dtype; `out` itself if it was used.
+        [height, width, channel] of the field's dtype.
 
     Raises:
         CorruptFileError: the picture cannot be decoded, or its size, channels or dtype differ from the field's.
@@ -87,7 +78,8 @@ def decode_image(
     largest = field.shape[0], field.shape[1]
     with decoding_failures(field, record):
         if field.encoding == "jpeg":
-            pixels = _decode_jpeg(data, field.shape[2], largest, out, fast)
+            check_encoded_image(data, "jpeg", largest)
+            pixels: NDArray[Any] = simplejpeg.decode_jpeg(data, JPEG_COLORS[field.shape[2]])
         else:
             pixels = decode_png(data, largest)
     too_large = any(size > most for size, most in zip(pixels.shape, field.shape, strict=True))
@@ -128,19 +120,6 @@ def decode_label(
         expected = f"{field.dtype} {(*shape, 1)}, as the image"
         raise _error(record, f"{field.name}: expected {expected}, got {pixels.dtype} {pixels.shape}")
     return pixels[..., 0]
-
-
-def _decode_jpeg(
-    file: memoryview, channels: int, largest: Size, out: NDArray[Any] | None, fast: bool
-) -> NDArray[Any]:
-    size = check_encoded_image(file, "jpeg", largest)
-    options = {"fastdct": fast, "fastupsample": fast}
-    # Straight into the batch saves a copy, which needs exactly the row's shape.
-    if out is not None and size == out.shape[:2]:
-        simplejpeg.decode_jpeg(file, JPEG_COLORS[channels], buffer=out, **options)
-        return out
-    pixels: NDArray[Any] = simplejpeg.decode_jpeg(file, JPEG_COLORS[channels], **options)
-    return pixels
 
 
 def decode_png(data: memoryview, largest: tuple[int, int]) -> NDArray[Any]:

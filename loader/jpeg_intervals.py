@@ -25,30 +25,21 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
 from halofeed.loader.augment.view import Ranges
-from halofeed.schemas.native.jpeg_decoding import JpegIntervals, JpegTables, code_tables
 
 _SOI, _EOI = b"\xff\xd8", b"\xff\xd9"
-_SOS, _DRI, _DHT, _DQT, _APP0 = 0xDA, 0xDD, 0xC4, 0xDB, 0xE0
+SOS, _DRI = 0xDA, 0xDD
 _FIRST_RESTART = 0xD0
 _BASELINE, _EXTENDED = 0xC0, 0xC1
-_FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
-_BLOCK = 8
+FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
+BLOCK = 8
 """Pixels per side of a block of coefficients."""
-_LEAST_SMOOTHED = 5
-"""Pixels per row from which chroma of half the width is smoothed: three samples (jdsample.c, jinit_upsampler)."""
-_ZIGZAG = np.lexsort(
-    [
-        [row if (row + column) % 2 else column for row in range(_BLOCK) for column in range(_BLOCK)],
-        [row + column for row in range(_BLOCK) for column in range(_BLOCK)],
-    ]
-)
-"""Place by rows of each coefficient in the order of a file (T.81, figure A.6)."""
+_MOST_KEPT = 0.9
+"""Share of the intervals above which the complete file is decoded, because the smaller file would save nothing."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -86,16 +77,16 @@ class JpegLayout:
     @property
     def has_subsampled_colors(self) -> bool:
         """Return whether a color has fewer samples than pixels, so that decoders may mix neighbors of pixels."""
-        return self.unit != (_BLOCK, _BLOCK)
+        return self.unit != (BLOCK, BLOCK)
 
 
-def _segments(file: memoryview) -> Iterator[tuple[int, int, int]]:
+def segments(file: memoryview) -> Iterator[tuple[int, int, int]]:
     """Yield marker, first byte after the length, and end of each segment, including the first start of scan."""
     at = 2 if bytes(file[:2]) == _SOI else len(file)
     while at + 4 <= len(file) and file[at] == 0xFF:
         marker, end = file[at + 1], at + 2 + int.from_bytes(file[at + 2 : at + 4], "big")
         yield marker, at + 4, end
-        if marker == _SOS:
+        if marker == SOS:
             return
         at = end
 
@@ -104,16 +95,16 @@ def read_layout(file: memoryview) -> JpegLayout | None:
     """Return the layout of a JPEG file; None if it has no restart intervals, or is not a usual file of one scan."""
     frame: tuple[int, memoryview] | None = None
     interval = 0
-    for marker, at, end in _segments(file):
+    for marker, at, end in segments(file):
         payload = file[at:end]
-        if marker in _FRAMES:
+        if marker in FRAMES:
             # A second frame, or one of a progressive, lossless or arithmetic picture.
             if frame or marker not in (_BASELINE, _EXTENDED) or len(payload) < 6:
                 return None
             frame = at + 1, payload
         elif marker == _DRI and len(payload) == 2:
             interval = int.from_bytes(payload, "big")
-        elif marker == _SOS:
+        elif marker == SOS:
             return _layout(frame, payload, interval, end) if frame and interval else None
     return None
 
@@ -131,7 +122,7 @@ def _layout(frame: tuple[int, memoryview], scan: memoryview, interval: int, star
     if not (1 <= down <= 4 and 1 <= across <= 4):
         return None
     return JpegLayout(
-        size=size, unit=(_BLOCK * down, _BLOCK * across), interval=interval, size_at=size_at, start=start
+        size=size, unit=(BLOCK * down, BLOCK * across), interval=interval, size_at=size_at, start=start
     )
 
 
@@ -167,10 +158,6 @@ def cut(file: memoryview, layout: JpegLayout, box: Ranges) -> tuple[bytearray, R
         for (first, last), step, size in zip(parts, steps, layout.size, strict=True)
     )
     return _assembled(file, layout, ends, (range(top, bottom), range(left, right), across), shown), shown
-
-
-_MOST_KEPT = 0.9
-"""Share of the intervals above which the complete file is decoded, because the smaller file would save nothing."""
 
 
 def interval_ends(file: memoryview, layout: JpegLayout) -> NDArray[np.int64] | None:
@@ -221,104 +208,3 @@ def _assembled(
     np.frombuffer(smaller, np.uint8)[markers] = _FIRST_RESTART + (np.arange(len(markers)) & 7)
     smaller[-2:] = _EOI
     return smaller
-
-
-# Tables ---------------------------------------------------------------------------------------------------
-
-
-def intervals_of(file: memoryview, layout: JpegLayout) -> tuple[JpegIntervals, JpegTables] | None:
-    """Return a file's intervals and tables for the kernel; None if it does not decode such files."""
-    if layout.units[1] % layout.interval or layout.size[1] < _LEAST_SMOOTHED:
-        return None
-    header = bytearray(file[: layout.start])
-    # Pictures of a data set have the same tables, whatever their sizes.
-    header[layout.size_at : layout.size_at + 4] = bytes(4)
-    tables = _tables(bytes(header))
-    ends = None if tables is None else interval_ends(file, layout)
-    if tables is None or ends is None:
-        return None
-    found = JpegIntervals(
-        file=file, size=layout.size, interval=layout.interval, start=layout.start, ends=ends
-    )
-    return found, tables
-
-
-@lru_cache(maxsize=64)
-def _tables(header: bytes) -> JpegTables | None:
-    """Return the tables of a header that ends with the start of scan.
-
-    None unless the colors are gray or YCbCr, and the scan is complete and in the order of the frame.
-    """
-    quantization: dict[int, NDArray[np.int16]] = {}
-    codes: dict[int, tuple[bytes, bytes]] = {}
-    frame, scan, is_jfif = b"", b"", False
-    for marker, at, end in _segments(memoryview(header)):
-        payload = header[at:end]
-        if marker == _APP0:
-            is_jfif |= payload.startswith(b"JFIF\0")
-        elif marker == _DQT and not _add_quantization(payload, quantization):
-            return None
-        elif marker == _DHT and not _add_codes(payload, codes):
-            return None
-        elif marker in _FRAMES:
-            frame = payload[6:]
-        elif marker == _SOS:
-            scan = payload
-    count = len(frame) // 3
-    # JFIF means YCbCr; other files say by other markers and names what their colors are (jdapimin.c).
-    if not is_jfif or count not in (1, 3) or len(scan) != 2 * count + 4 or scan[-3:] != b"\0\x3f\0":
-        return None
-    factors = frame[1::3]
-    if (scan[1:-3:2], scan[0]) != (frame[::3], count) or factors[1:] not in (b"", b"\x11\x11"):
-        return None
-    if count == 3 and factors[0] not in (0x11, 0x22):
-        return None
-    return _joined(quantization, codes, frame[2::3], scan[2:-3:2], count == 3 and factors[0] == 0x22)
-
-
-def _joined(
-    quantization: dict[int, NDArray[np.int16]],
-    codes: dict[int, tuple[bytes, bytes]],
-    quantization_of: bytes,
-    codes_of: bytes,
-    is_subsampled: bool,
-) -> JpegTables | None:
-    """Return the tables of all components by the numbers of each one's tables; None if one is missing."""
-    tables = []
-    for number in codes_of:
-        chosen = [codes.get(kind << 4 | digit) for kind, digit in ((0, number >> 4), (1, number & 15))]
-        found = code_tables([code for code in chosen if code is not None])
-        if found is None or len(found) != 2:
-            return None
-        tables.append(found)
-    if not quantization.keys() >= set(quantization_of):
-        return None
-    return JpegTables(
-        is_subsampled=is_subsampled,
-        quantization=np.ascontiguousarray([quantization[number] for number in quantization_of]),
-        codes=np.ascontiguousarray(tables),
-    )
-
-
-def _add_quantization(payload: bytes, tables: dict[int, NDArray[np.int16]]) -> bool:
-    """Add the quantization tables of a segment by number; False if one has other than 8 bits (T.81, B.2.4.1)."""
-    for at in range(0, len(payload), 65):
-        values = np.frombuffer(payload, np.uint8)[at + 1 : at + 65]
-        if payload[at] > 3 or len(values) != 64:
-            return False
-        tables[payload[at]] = np.zeros(64, np.int16)
-        tables[payload[at]][_ZIGZAG] = values
-    return True
-
-
-def _add_codes(payload: bytes, codes: dict[int, tuple[bytes, bytes]]) -> bool:
-    """Add the Huffman codes of a segment by class and number; False if it is cut off (T.81, B.2.4.2)."""
-    at = 0
-    while at < len(payload):
-        counts = payload[at + 1 : at + 17]
-        end = at + 17 + sum(counts)
-        if len(counts) != 16 or end > len(payload):
-            return False
-        codes[payload[at]] = counts, payload[at + 17 : end]
-        at = end
-    return True

@@ -156,7 +156,7 @@ class RecordReader:
 
         Args:
             record: the record.
-            out: as in `decode_image`, which also says what it raises.
+            out: memory for a picture that is used as it is stored.
 
         Returns:
             Each array, or None if the batch has it already; None for both if the picture's size is not the cached one.
@@ -236,9 +236,13 @@ class RecordReader:
 
     def _picture(self, file: memoryview, record: StoredRecord, out: NDArray[Any] | None) -> SourceArray:
         """Return a picture of a file: `out` if it was decoded into it, else one that may be decoded when it is used."""
-        if out is None and self._image.encoding == "jpeg":
-            return StoredJpeg(record, self._image, file, fast=self._decodes_fast)
-        return decode_image(file, self._image, record, out, fast=self._decodes_fast)
+        if self._image.encoding != "jpeg":
+            return decode_image(file, self._image, record)
+        picture = StoredJpeg(record, self._image, file, fast=self._decodes_fast)
+        if out is None or out.shape != picture.shape:
+            return picture
+        picture.copy(View.whole(out.shape[:2]), out)
+        return out
 
     def _read_label(self, features: Decoded, record: StoredRecord, stored: ImageShape) -> LabelArray | None:
         """Return the label on the image's grid; None if there is none, or the batch has it already."""

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from halofeed.loader.augment.view import ImageShape, Ranges, View, slices_within
 from halofeed.loader.decode import JPEG_COLORS, check_picture_size, decoding_failures
-from halofeed.loader.jpeg_intervals import cut, intervals_of, read_layout
+from halofeed.loader.jpeg_intervals import cut, read_layout
+from halofeed.loader.jpeg_tables import intervals_of
 from halofeed.loader.record import StoredRecord
 from halofeed.schemas.fields import Field
 from halofeed.schemas.native import kernel

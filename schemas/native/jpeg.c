@@ -3,7 +3,7 @@
    h2v2_fancy_upsample) and its conversion of colors (jdcolor.c).
 
    Huffman decoding waits for each symbol before it can find the next one. Restart intervals are independent, so two of
-   them are decoded in turns, symbol by symbol, and one is loaded while the other is shifted.
+   them are decoded in turns, symbol by symbol, and one is shifted while the other's table is loaded.
 
    Input may be damaged. Loads and stores stay within the given memory whatever the data are. Anything that a decoder
    would report ends with 0, and the caller decodes by libjpeg-turbo, which says what is wrong. */
@@ -15,7 +15,7 @@
 
 #define LOOK 11          /* bits of a symbol that one load of a table decodes, with its value */
 #define ENTRIES (1 << LOOK)
-#define TABLE (ENTRIES + 3 * 18 + 256) /* int32 numbers of a table: entries, and codes by their length */
+#define TABLE (2 * ENTRIES + 3 * 18 + 256) /* int32 numbers: entries, symbols with their length, and codes by length */
 #define END_RUN 127      /* run of the symbol "end of block", after which no coefficient can follow */
 #define SLACK 512        /* bytes behind the data that damaged symbols of one block may reach */
 #define MARGIN 32        /* bytes around rows of samples that loads and stores may touch */
@@ -57,7 +57,7 @@ static int32_t of_symbol(uint64_t bits, int32_t symbol, int32_t length, int is_f
 /* Write the table of a Huffman code of `counts` [16] and `symbols` (T.81, annex C); return 1, or 0 if it is no code. */
 int64_t halofeed_jpeg_table(const uint8_t *counts, const uint8_t *symbols, int64_t count, int is_first, int32_t *table)
 {
-    int32_t *first = table + ENTRIES, *above = first + 18, *number = above + 18, *values = number + 18;
+    int32_t *first = table + 2 * ENTRIES, *above = first + 18, *number = above + 18, *values = number + 18;
     int32_t code = 0, at = 0;
     memset(table, 0, TABLE * sizeof(int32_t));
     for (int length = 1; length <= 16; length++, code <<= 1) {
@@ -69,11 +69,11 @@ int64_t halofeed_jpeg_table(const uint8_t *counts, const uint8_t *symbols, int64
             /* Other symbols without a size belong to progressive pictures. */
             if (!is_first && !size && symbol != 0 && symbol != 0xF0) return 0;
             values[at] = symbol;
-            if (length + size > LOOK && length > LOOK) continue;
             for (int32_t rest = 0; length <= LOOK && rest < 1 << (LOOK - length); rest++) {
                 int32_t index = code << (LOOK - length) | rest;
                 if (length + size <= LOOK)
                     table[index] = of_symbol((uint64_t)index << (64 - LOOK), symbol, length, is_first);
+                table[ENTRIES + index] = symbol << 8 | length;
             }
         }
         above[length] = code;
@@ -84,8 +84,10 @@ int64_t halofeed_jpeg_table(const uint8_t *counts, const uint8_t *symbols, int64
 /* The entry of a code or of a value that is longer than LOOK bits; 0 if there is no such code. */
 static int32_t long_entry(const int32_t *table, uint64_t bits, int is_first)
 {
-    const int32_t *first = table + ENTRIES, *above = first + 18, *number = above + 18, *values = number + 18;
-    for (int length = 1; length <= 16; length++) {
+    const int32_t *first = table + 2 * ENTRIES, *above = first + 18, *number = above + 18, *values = number + 18;
+    int32_t known = table[ENTRIES + (bits >> (64 - LOOK))];
+    if (known) return of_symbol(bits, known >> 8, known & 255, is_first);
+    for (int length = LOOK + 1; length <= 16; length++) {
         int32_t code = (int32_t)(bits >> (64 - length));
         if (code < above[length] && code >= first[length])
             return of_symbol(bits, values[number[length] + code - first[length]], length, is_first);
@@ -99,7 +101,7 @@ typedef struct {
     int64_t unit, rows, columns; /* pixels of a coded unit; intervals to decode, down and across */
     int64_t first_row, first_column, across;
     int64_t width[3], height[3], offset[3]; /* samples of each component's plane, and its first byte in the memory */
-    int64_t bytes, data;                    /* all planes, and most bytes of the intervals */
+    int64_t bytes, data; /* of all planes, and at most of an interval */
 } Plan;
 
 static void make_plan(const Job *job, Plan *plan)
@@ -132,7 +134,7 @@ static void make_plan(const Job *job, Plan *plan)
 static int64_t row_bytes(const Plan *plan) { return round_up(2 * plan->width[0] + 4 * MARGIN, 64); }
 
 /* Planes, rows, two intervals without stuffed bytes, and what damaged ones may reach. */
-static int64_t memory_of(const Plan *plan) { return plan->bytes + 4 * row_bytes(plan) + 2 * plan->data + SLACK; }
+static int64_t memory_of(const Plan *plan) { return plan->bytes + 4 * row_bytes(plan) + 2 * (plan->data + SLACK); }
 
 int64_t halofeed_jpeg_memory(const Job *job)
 {
@@ -149,9 +151,14 @@ int64_t halofeed_jpeg_memory(const Job *job)
 typedef struct {
     uint64_t bits; /* the next bits, from the highest on */
     int64_t left;  /* number of them that are read */
-    const uint8_t *next, *begin, *end;
-    int32_t before[3]; /* first coefficient of the block before, of each component */
-} Reader;
+    const uint8_t *next, *end;
+    int64_t row, column;    /* the interval's, from the first that is decoded */
+    int64_t unit, number;   /* coded unit of the interval, and block of that, that is decoded */
+    int64_t place;          /* of the next coefficient of the block */
+    const int32_t *others;  /* table of the block's coefficients that are not the first one */
+    int32_t before[3];      /* first coefficient of the block before, of each component */
+    int16_t block[CODED];
+} Interval;
 
 /* Order of coefficients in a file; those behind the end go to a place that nobody reads. */
 static const uint8_t zigzag[64] = {0,  1,  8,  16, 9,  2,  3,  10, 17, 24, 32, 25, 18, 11, 4,  5,
@@ -159,62 +166,27 @@ static const uint8_t zigzag[64] = {0,  1,  8,  16, 9,  2,  3,  10, 17, 24, 32, 2
                                    35, 42, 49, 56, 57, 50, 43, 36, 29, 22, 15, 23, 30, 37, 44, 51,
                                    58, 59, 52, 45, 38, 31, 39, 46, 53, 60, 61, 54, 47, 55, 62, 63};
 
-#define REFILL(reader)                                                                                                  \
+#define REFILL(bits, left, next)                                                                                        \
     do {                                                                                                                \
         uint64_t word;                                                                                                  \
-        memcpy(&word, reader.next, 8);                                                                                  \
-        reader.bits |= __builtin_bswap64(word) >> reader.left;                                                          \
-        reader.next += (63 - reader.left) >> 3;                                                                         \
-        reader.left |= 56;                                                                                              \
+        memcpy(&word, next, 8);                                                                                         \
+        bits |= __builtin_bswap64(word) >> left;                                                                        \
+        next += (63 - left) >> 3;                                                                                       \
+        left |= 56;                                                                                                     \
     } while (0)
 
-/* Decode one coefficient that is not the first one, with the zeros before it. */
-#define STEP(reader, place, block)                                                                                      \
+/* Decode one coefficient that is not the first one, with the zeros before it. Local variables, so that they are in
+   registers, have the names of members of Interval and a letter. */
+#define STEP(x)                                                                                                         \
     do {                                                                                                                \
-        REFILL(reader);                                                                                                 \
-        int32_t found = others[reader.bits >> (64 - LOOK)];                                                             \
-        if (__builtin_expect(!found, 0) && !(found = long_entry(others, reader.bits, 0))) return 0;                     \
-        place += found >> 8 & 255;                                                                                      \
-        block[order[place++]] = (int16_t)(found >> 16);                                                                 \
-        reader.bits <<= found & 31;                                                                                     \
-        reader.left -= found & 31;                                                                                      \
+        REFILL(x##bits, x##left, x##next);                                                                              \
+        int32_t found = x##others[x##bits >> (64 - LOOK)];                                                              \
+        if (__builtin_expect(!found, 0) && !(found = long_entry(x##others, x##bits, 0))) return 0;                      \
+        x##place += found >> 8 & 255;                                                                                   \
+        x->block[order[x##place++]] = (int16_t)(found >> 16);                                                           \
+        x##bits <<= found & 31;                                                                                         \
+        x##left -= found & 31;                                                                                          \
     } while (0)
-
-#define FIRST(reader, block)                                                                                            \
-    do {                                                                                                                \
-        REFILL(reader);                                                                                                 \
-        int32_t found = table[reader.bits >> (64 - LOOK)];                                                              \
-        if (!found && !(found = long_entry(table, reader.bits, 1))) return 0;                                           \
-        reader.bits <<= found & 31;                                                                                     \
-        reader.left -= found & 31;                                                                                      \
-        block[0] = (int16_t)(reader.before[component] += found >> 16);                                                  \
-    } while (0)
-
-/* Decode a block of two intervals each; 0 if one is damaged. `last` says whether each has its first coefficient alone. */
-AVX2 static inline int decode_blocks(Reader *one, Reader *other, const int32_t *table, int component,
-                                     const uint8_t *order, int16_t *first_block, int16_t *second_block, int *is_plain)
-{
-    const int32_t *others = table + TABLE;
-    Reader a = *one, b = *other;
-    int64_t at = 1, place = 1;
-    memset(first_block, 0, 64 * sizeof(int16_t));
-    memset(second_block, 0, 64 * sizeof(int16_t));
-    FIRST(a, first_block);
-    FIRST(b, second_block);
-    while (at < 64 && place < 64) {
-        STEP(a, at, first_block);
-        STEP(b, place, second_block);
-    }
-    while (at < 64) STEP(a, at, first_block);
-    while (place < 64) STEP(b, place, second_block);
-    is_plain[0] = at == END_RUN + 2;
-    is_plain[1] = place == END_RUN + 2;
-    *one = a;
-    *other = b;
-    /* A run that ends behind the block is damage. */
-    int is_whole = (at == 64 || at > END_RUN + 1) && (place == 64 || place > END_RUN + 1);
-    return is_whole && a.next <= a.end + 8 && b.next <= b.end + 8;
-}
 
 #define FIX_0_298 2446
 #define FIX_0_390 3196
@@ -339,69 +311,117 @@ static uint8_t *unstuffed(const uint8_t *from, const uint8_t *end, uint8_t *into
     return into;
 }
 
-static void open_interval(const Job *job, const Plan *plan, int64_t row, int64_t column, Reader *reader, uint8_t *data)
+/* Begin a block with its first coefficient; 0 if the data are damaged. */
+static inline int begin_block(const Job *job, Interval *x)
+{
+    int luma = job->is_subsampled ? 4 : 1, component = x->number < luma ? 0 : (int)x->number - luma + 1;
+    const int32_t *table = (const int32_t *)job->tables + 2 * TABLE * component;
+    memset(x->block, 0, 64 * sizeof(int16_t));
+    REFILL(x->bits, x->left, x->next);
+    int32_t found = table[x->bits >> (64 - LOOK)];
+    if (!found && !(found = long_entry(table, x->bits, 1))) return 0;
+    x->bits <<= found & 31;
+    x->left -= found & 31;
+    x->block[0] = (int16_t)(x->before[component] += found >> 16);
+    x->others = table + TABLE;
+    x->place = 1;
+    return 1;
+}
+
+/* Open an interval with its data without stuffed bytes. */
+static int open_interval(const Job *job, const Plan *plan, int64_t at, Interval *x, uint8_t *data)
 {
     const int64_t *ends = (const int64_t *)job->ends;
     const uint8_t *file = (const uint8_t *)job->file;
-    int64_t number = (plan->first_row + row) * plan->across + plan->first_column + column;
-    memset(reader, 0, sizeof(*reader));
-    reader->next = reader->begin = data;
-    reader->end = unstuffed(file + (number ? ends[number - 1] + 2 : job->start), file + ends[number], data);
+    x->row = at / plan->columns;
+    x->column = at % plan->columns;
+    int64_t number = (plan->first_row + x->row) * plan->across + plan->first_column + x->column;
+    x->bits = 0;
+    x->left = x->unit = x->number = 0;
+    memset(x->before, 0, sizeof(x->before));
+    x->next = data;
+    x->end = unstuffed(file + (number ? ends[number - 1] + 2 : job->start), file + ends[number], data);
+    /* What damaged data are read after their end. */
+    memset((uint8_t *)x->end, 0, SLACK);
+    return begin_block(job, x);
 }
 
-/* Whether all bits were used but those that fill the last byte. */
-static int is_complete(const Reader *reader)
+enum { DAMAGED, MORE, FINISHED };
+
+/* Transform a block whose coefficients are complete, and begin the next one of the interval. */
+AVX2 static __attribute__((noinline)) int end_block(const Job *job, const Plan *plan, uint8_t *planes, Interval *x)
 {
-    int64_t unused = (reader->end - reader->next) * 8 + reader->left;
-    return unused >= 0 && unused < 8;
+    /* A run that ends behind the block is damage. */
+    if ((x->place != 64 && x->place <= END_RUN + 1) || x->next > x->end + 8) return DAMAGED;
+    int luma = job->is_subsampled ? 4 : 1, count = luma + (job->components == 3 ? 2 : 0);
+    int component = x->number < luma ? 0 : (int)x->number - luma + 1;
+    int64_t step = component || !job->is_subsampled ? 8 : 16, stride = plan->width[component];
+    int64_t down = component ? 0 : (x->number >> 1) * 8, right = component ? 0 : (x->number & 1) * 8;
+    int64_t row = x->row * step + down, column = (x->column * job->interval + x->unit) * step + right;
+    samples_of(x->block, (const int16_t *)job->quantization + 64 * component, x->place == END_RUN + 2,
+               planes + plan->offset[component] + row * stride + column, stride);
+    if (++x->number == count) {
+        x->number = 0;
+        x->unit++;
+    }
+    if (x->unit < job->interval) return begin_block(job, x) ? MORE : DAMAGED;
+    /* All bits were used but those that fill the last byte. */
+    int64_t unused = (x->end - x->next) * 8 + x->left;
+    return unused >= 0 && unused < 8 ? FINISHED : DAMAGED;
 }
 
-/* Decode two intervals into the planes. */
-AVX2 static int decode_pair(const Job *job, const Plan *plan, uint8_t *planes, const int64_t (*places)[2],
-                            Reader *readers, const uint8_t *order)
-{
-    const int32_t *tables = (const int32_t *)job->tables;
-    const int16_t *quantization = (const int16_t *)job->quantization;
-    int16_t blocks[2][CODED];
-    int luma = job->is_subsampled ? 4 : 1, count = luma + (job->components == 3 ? 2 : 0), is_plain[2];
-    for (int64_t unit = 0; unit < job->interval; unit++)
-        for (int number = 0; number < count; number++) {
-            int component = number < luma ? 0 : number - luma + 1;
-            if (!decode_blocks(&readers[0], &readers[1], tables + 2 * TABLE * component, component, order, blocks[0],
-                               blocks[1], is_plain))
-                return 0;
-            int64_t step = component || !job->is_subsampled ? 8 : 16, stride = plan->width[component];
-            int64_t down = component ? 0 : (number >> 1) * 8, right = component ? 0 : (number & 1) * 8;
-            for (int one = 0; one < 2; one++) {
-                int64_t row = places[one][0] * step + down;
-                int64_t column = (places[one][1] * job->interval + unit) * step + right;
-                samples_of(blocks[one], quantization + 64 * component, is_plain[one],
-                           planes + plan->offset[component] + row * stride + column, stride);
-            }
-        }
-    return is_complete(&readers[0]) && is_complete(&readers[1]);
-}
+#define LOAD(x)                                                                                                         \
+    do {                                                                                                                \
+        x##bits = x->bits, x##left = x->left, x##next = x->next, x##place = x->place, x##others = x->others;            \
+    } while (0)
+#define STORE(x)                                                                                                        \
+    do {                                                                                                                \
+        x->bits = x##bits, x->left = x##left, x->next = x##next, x->place = x##place;                                   \
+    } while (0)
 
-static int decode_planes(const Job *job, const Plan *plan, uint8_t *planes, uint8_t *data)
+/* End the block, and the interval with its last one; then another one is opened. */
+#define END_BLOCK(x)                                                                                                    \
+    do {                                                                                                                \
+        STORE(x);                                                                                                       \
+        int state = end_block(job, plan, planes, x);                                                                    \
+        if (state == FINISHED && at < count) state = open_interval(job, plan, at++, x, x##data) ? MORE : DAMAGED;       \
+        if (state == DAMAGED) return 0;                                                                                 \
+        if (state == FINISHED) x##is_open = 0;                                                                          \
+        LOAD(x);                                                                                                        \
+    } while (0)
+
+/* Decode all intervals into the planes, two at a time. */
+AVX2 static int decode_planes(const Job *job, const Plan *plan, uint8_t *planes, uint8_t *data)
 {
-    uint8_t order[CODED];
+    Interval intervals[2], *a = &intervals[0], *b = &intervals[1];
+    uint8_t order[CODED], *adata = data, *bdata = data + plan->data + SLACK;
+    int64_t count = plan->rows * plan->columns, at = 0;
+    int ais_open = 1, bis_open = count > 1;
+    uint64_t abits, bbits = 0;
+    int64_t aleft, bleft = 0, aplace, bplace = 0;
+    const uint8_t *anext, *bnext = NULL;
+    const int32_t *aothers, *bothers = NULL;
     memset(order, 64, sizeof(order));
     memcpy(order, zigzag, sizeof(zigzag));
-    int64_t count = plan->rows * plan->columns;
-    for (int64_t number = 0; number < count; number += 2) {
-        Reader readers[2];
-        int64_t places[2][2];
-        uint8_t *free_data = data;
-        for (int one = 0; one < 2; one++) {
-            /* The last one of an odd number is decoded twice. */
-            int64_t at = number + one < count ? number + one : number;
-            places[one][0] = at / plan->columns;
-            places[one][1] = at % plan->columns;
-            open_interval(job, plan, places[one][0], places[one][1], &readers[one], free_data);
-            free_data = one || at == number + one ? (uint8_t *)readers[one].end : free_data;
-        }
-        memset(free_data, 0, SLACK);
-        if (!decode_pair(job, plan, planes, (const int64_t(*)[2])places, readers, order)) return 0;
+    if (!open_interval(job, plan, at++, a, adata)) return 0;
+    LOAD(a);
+    if (bis_open) {
+        if (!open_interval(job, plan, at++, b, bdata)) return 0;
+        LOAD(b);
+    }
+    while (ais_open && bis_open) {
+        STEP(a);
+        STEP(b);
+        if (aplace >= 64) END_BLOCK(a);
+        if (bplace >= 64) END_BLOCK(b);
+    }
+    while (ais_open) {
+        STEP(a);
+        if (aplace >= 64) END_BLOCK(a);
+    }
+    while (bis_open) {
+        STEP(b);
+        if (bplace >= 64) END_BLOCK(b);
     }
     return 1;
 }

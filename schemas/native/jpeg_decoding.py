@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from halofeed.schemas.native import kernel
 
-_TABLE = (1 << 11) + 3 * 18 + 256
+_TABLE = 2 * (1 << 11) + 3 * 18 + 256
 """Numbers of a Huffman table; see TABLE of jpeg.c."""
 _COLUMNS, _TARGET, _MEMORY = 18, 12, 16
 """Numbers of `Job` of jpeg.c, and the places of two of them."""

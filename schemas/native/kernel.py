@@ -71,7 +71,13 @@ class _Library:
         self.jpeg.argtypes, self.jpeg.restype = (ctypes.c_void_p,), ctypes.c_int
         self.jpeg_memory.argtypes, self.jpeg_memory.restype = (ctypes.c_void_p,), ctypes.c_int64
         self.jpeg_table = library.halofeed_jpeg_table
-        self.jpeg_table.argtypes = (ctypes.c_char_p, ctypes.c_char_p, ctypes.c_int64, ctypes.c_int, ctypes.c_void_p)
+        self.jpeg_table.argtypes = (
+            ctypes.c_char_p,
+            ctypes.c_char_p,
+            ctypes.c_int64,
+            ctypes.c_int,
+            ctypes.c_void_p,
+        )
         self.jpeg_table.restype = ctypes.c_int64
         self.instructions = library.halofeed_instructions
         self.instructions.argtypes, self.instructions.restype = (ctypes.c_int,), ctypes.c_int
