@@ -35,7 +35,7 @@ _SOI, _EOI = b"\xff\xd8", b"\xff\xd9"
 SOS, _DRI = 0xDA, 0xDD
 _FIRST_RESTART = 0xD0
 _BASELINE, _EXTENDED = 0xC0, 0xC1
-FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
+FRAME_HEADERS = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 BLOCK = 8
 """Pixels per side of a block of coefficients."""
 _MOST_KEPT = 0.9
@@ -44,7 +44,7 @@ _MOST_KEPT = 0.9
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JpegLayout:
-    """Where the blocks of a baseline JPEG file are.
+    """Places of the blocks of a baseline JPEG file.
 
     Args:
         size: (height, width) in pixels.
@@ -97,7 +97,7 @@ def read_layout(file: memoryview) -> JpegLayout | None:
     interval = 0
     for marker, at, end in segments(file):
         payload = file[at:end]
-        if marker in FRAMES:
+        if marker in FRAME_HEADERS:
             # A second frame, or one of a progressive, lossless or arithmetic picture.
             if frame or marker not in (_BASELINE, _EXTENDED) or len(payload) < 6:
                 return None

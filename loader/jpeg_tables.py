@@ -7,7 +7,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.loader.jpeg_intervals import BLOCK, FRAMES, SOS, JpegLayout, interval_ends, segments
+from halofeed.loader.jpeg_intervals import BLOCK, FRAME_HEADERS, SOS, JpegLayout, interval_ends, segments
 from halofeed.schemas.native.jpeg_decoding import JpegIntervals, JpegTables, code_tables
 
 _DHT, _DQT, _APP0 = 0xC4, 0xDB, 0xE0
@@ -56,7 +56,7 @@ def _tables(header: bytes) -> JpegTables | None:
             is_known &= _add_quantization(payload, quantization)
         elif marker == _DHT:
             is_known &= _add_codes(payload, codes)
-        elif marker in FRAMES:
+        elif marker in FRAME_HEADERS:
             frame = payload[6:]
         elif marker == SOS:
             scan = payload

@@ -39,9 +39,9 @@ BOX_BYTES = 2048
 """Bytes of an object with its features."""
 _WARNINGS = (FEWER_BITS, GRAY_BANDS, MORE_BANDS)
 """Notes of decoders about guesses, which are printed as warnings."""
-_ENCODED = {"raw": 0.0, "jpeg": 1.0, "png": 2.7}
-"""Maximum memory for encoding as a multiple of the pixels: an incompressible PNG needs a copy with swapped channels,
-and the file twice."""
+_ENCODED = {"raw": 0.0, "jpeg": 2.0, "png": 2.7}
+"""Maximum memory for encoding as a multiple of the pixels: OpenCV needs a copy with swapped channels, and a JPEG at most
+as many bytes; an incompressible PNG is held twice.
 
 
 def picture_bytes(

@@ -21,7 +21,7 @@ _COLUMNS, _TARGET, _MEMORY = 18, 12, 16
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class JpegTables:
-    """What the header of a JPEG file says of its components.
+    """Tables of the components of a JPEG picture, from its header.
 
     Args:
         is_subsampled: whether two components have half of the height and the width (4:2:0); else all are equal.
