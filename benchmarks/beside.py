@@ -40,7 +40,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("before", type=Path, help="the other checkout")
-    parser.add_argument("--source", type=Path, default=HERE.parent / "shared" / "data", help="photographs")
+    parser.add_argument("--source", type=Path, default=convert.SOURCE, help="photographs")
     parser.add_argument("--images", type=int, default=4000)
     parser.add_argument("--volumes", type=int, default=48)
     parser.add_argument("--depth", type=int, default=100)

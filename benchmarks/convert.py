@@ -22,19 +22,32 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 SIZE = 640
 SHARDS = 16
+SOURCE = Path(os.environ.get("HALOFEED_TEST_DATA", Path(__file__).parents[2] / "shared" / "data"))
+"""Folder of real data: that of the tests, by default beside this checkout."""
+_DRAWN = 40
 _EXTENSIONS = (".jpg", ".jpeg")
+_JPEG_MAGIC = b"\xff\xd8\xff"
+_NOT_PHOTOGRAPHS = {"odd", "cases"}
+"""Folders of damaged files and of drawn ones."""
 
 
 def collect(source: Path, count: int, folder: Path) -> list[Path]:
-    """Link `count` JPEG files below `source` into class folders; each file as often as it takes."""
-    originals = sorted(
-        path for path in source.rglob("*") if path.suffix.lower() in _EXTENSIONS and "odd" not in path.parts
-    )
+    """Link `count` JPEG files below `source` into class folders; each file as often as it takes.
+
+    Pictures are drawn in place of the real data where there is none.
+    """
+    if source == SOURCE and not source.is_dir():
+        print(
+            f"{source}: not there, so {_DRAWN} drawn pictures take the place of photographs; --source names some"
+        )
+        source = draw_pictures(folder.parent / "drawn")
+    originals = sorted(path for path in source.rglob("*") if is_photograph(path))
     if not originals:
         raise SystemExit(f"{source}: no JPEG files there; name a folder of photographs with --source")
     linked = []
@@ -44,6 +57,31 @@ def collect(source: Path, count: int, folder: Path) -> list[Path]:
         path.symlink_to(originals[number % len(originals)].resolve())
         linked.append(path)
     return linked
+
+
+def draw_pictures(folder: Path) -> Path:
+    """Draw pictures of the size and the detail of photographs, if they are not there yet."""
+    import numpy as np
+    from PIL import Image
+
+    random = np.random.default_rng(0)
+    folder.mkdir(exist_ok=True)
+    for number in range(_DRAWN):
+        coarse = random.integers(0, 256, (30, 40, 3), np.uint8)
+        smooth = np.asarray(Image.fromarray(coarse).resize((640, 480), Image.Resampling.BICUBIC))
+        noisy = np.clip(smooth + random.normal(0, 6, smooth.shape), 0, 255).astype(np.uint8)
+        Image.fromarray(noisy).save(folder / f"{number:02d}.jpg", quality=90)
+    return folder
+
+
+def is_photograph(path: Path) -> bool:
+    """Whether a path is that of a JPEG file; folders and notes of other systems may have such names too."""
+    if path.suffix.lower() not in _EXTENSIONS or not _NOT_PHOTOGRAPHS.isdisjoint(path.parts):
+        return False
+    if not path.is_file():
+        return False
+    with path.open("rb") as stream:
+        return stream.read(len(_JPEG_MAGIC)) == _JPEG_MAGIC
 
 
 def run_convert(files: Path, out: Path) -> None:
@@ -172,10 +210,12 @@ def tree_memory(process: int) -> int:
     return total
 
 
-def measure(system: str, files: Path, count: int, checkout: Path | None = None) -> tuple[float, int]:
+def measure(
+    system: str, files: Path, count: int, checkout: Path | None = None, more: Sequence[str] = ()
+) -> tuple[float, int]:
     """Images per second of the whole process, and its peak memory in bytes; of the halofeed in `checkout`."""
     with tempfile.TemporaryDirectory(dir=files.parent) as out:
-        command = [sys.executable, __file__, "--system", system, "--files", str(files), "--out", out]
+        command = [sys.executable, __file__, "--system", system, "--files", str(files), "--out", out, *more]
         environment = dict(os.environ) if checkout is None else {**os.environ, "PYTHONPATH": str(checkout)}
         start = time.perf_counter()
         process = subprocess.Popen(
@@ -198,12 +238,23 @@ def measure(system: str, files: Path, count: int, checkout: Path | None = None) 
     return count / elapsed, peak[0]
 
 
+def watch_disk(waits: Path, slow: str | None) -> None:
+    """Put down how long shards wait for the disk, which may be the model of a slow one."""
+    # OpenBLAS would start threads, and a process with threads starts its workers as new interpreters.
+    os.environ["OPENBLAS_NUM_THREADS"] = "1"
+    from slow_disk import SlowDisk, count_waits
+
+    count_waits(waits)
+    if slow:
+        SlowDisk.from_text(slow).install(waits.with_suffix(".clock"))
+
+
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--source", type=Path, default=Path(__file__).parents[2] / "shared" / "data")
+    parser.add_argument("--source", type=Path, default=SOURCE, help="folder of photographs")
     parser.add_argument("--images", type=int, default=8000)
     parser.add_argument(
         "--naive-images", type=int, default=400, help="the naive pipelines keep all in memory"
@@ -213,8 +264,12 @@ def main() -> None:
     parser.add_argument("--system", choices=SYSTEMS, help=argparse.SUPPRESS)
     parser.add_argument("--files", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--out", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--waits", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--slow", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.system:
+        if given.waits:
+            watch_disk(given.waits, given.slow)
         SYSTEMS[given.system](given.files, given.out)
         return
     with tempfile.TemporaryDirectory(dir=given.scratch) as scratch:

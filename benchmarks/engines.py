@@ -40,7 +40,7 @@ from halofeed.pipelines.job import JobOptions
 from halofeed.pipelines.opened_sources import Sources
 from halofeed.pipelines.output_folder import OutputFolder
 from halofeed.pipelines.plan import make_plan
-from halofeed.pipelines.references import FileByShard, NumberedFiles
+from halofeed.pipelines.references import FileByShard, NumberedFiles, read_file
 from halofeed.prep.options.recipe import Recipe
 from halofeed.prep.sources.files import LocalFiles
 from halofeed.prep.sources.walk import FileSizes, PartialListing
@@ -80,7 +80,7 @@ class DrawnFiles(LocalFiles):
         assert isinstance(self._sizes, FileSizes)
         return self._sizes
 
-    def straight(self, folder: str) -> PartialListing:
+    def list_folder(self, folder: str) -> PartialListing:
         return PartialListing(files=(), folders=tuple(f"class_{number:03d}" for number in range(CLASSES)))
 
     def below(self, folder: str) -> PartialListing:
@@ -236,9 +236,7 @@ def shuffle_bytes(count: int = 10_000) -> float:
         sources = Sources(annotations=files, images=files, annotation_file=None)
         recipe = Recipe(layout="folders", height=224, width=224, shards=SHARDS)
         make_plan(JobOptions(source=scratch, out=scratch, name="set"), recipe, sources, written)
-        lines = [
-            line for path in Path(scratch).rglob("references-*") for line in path.read_bytes().splitlines()
-        ]
+        lines = [line for number in range(written.count) for _, line in read_file(output, number)]
     assert len(lines) == count
     return sum(len(coder.encode(("train/1000", line))) for line in lines) / count
 

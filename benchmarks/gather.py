@@ -28,6 +28,10 @@ from typing import Any
 import numpy as np
 
 SIDE, BLOCK, SCAN = 640, (128, 128, 128), (300, 512, 512)
+SHARED = Path(os.environ.get("HALOFEED_TEST_DATA") or Path(__file__).resolve().parents[2] / "shared/data")
+"""Our collection of test data, which is no part of the repository."""
+PHOTOGRAPH_FOLDER = SHARED / "detection/coco_ccby"
+ENCODINGS = ("raw", "packed", "yuv420", "jpeg")
 
 
 @dataclass(frozen=True)
@@ -101,9 +105,24 @@ def draw_pictures(folder: Path, count: int, different: int = 1, noise: int = 0) 
         cv2.imwrite(str(path), picture.clip(0, 255).astype(np.uint8), [cv2.IMWRITE_JPEG_QUALITY, 95])
 
 
+def jpeg_files(folder: Path) -> list[Path]:
+    """JPEG files below a folder, sorted."""
+    return sorted(
+        path for path in folder.rglob("*") if path.suffix.lower() in (".jpg", ".jpeg") and path.is_file()
+    )
+
+
+def draw_or_link(folder: Path, count: int, photographs: Path) -> str:
+    """Link so many photographs, or draw pictures if there are none; say which."""
+    if different := link_photographs(folder, count, photographs):
+        return f"{min(different, count)} photographs"
+    draw_pictures(folder, count, different=64, noise=12)
+    return "64 drawn pictures"
+
+
 def link_photographs(folder: Path, count: int, photographs: Path) -> int:
     """JPEG files below a folder, linked as often as it takes; how many different ones there are."""
-    found = sorted(path for path in photographs.rglob("*") if path.suffix.lower() in (".jpg", ".jpeg"))
+    found = jpeg_files(photographs)
     for number in range(count if found else 0):
         path = folder / f"class_{number % 10}/{number:05d}.jpg"
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -111,13 +130,14 @@ def link_photographs(folder: Path, count: int, photographs: Path) -> int:
     return len(found)
 
 
-def draw_scans(folder: Path, shape: tuple[int, ...], count: int) -> None:
-    """A scan and its label as NIfTI, linked as often as it takes, and their table."""
+def draw_scans(folder: Path, shape: tuple[int, ...], count: int, scan: Any = None) -> None:
+    """A scan and its label as NIfTI, linked as often as it takes, and their table; noise, if no scan is given."""
     import nibabel
 
     rng = np.random.default_rng(0)
     folder.mkdir(parents=True)
-    scan = rng.integers(-1000, 1000, shape).astype(np.int16)
+    if scan is None:
+        scan = rng.integers(-1000, 1000, shape).astype(np.int16)
     label = np.zeros(shape, np.uint8)
     label[tuple(slice(size // 3, size // 2) for size in shape)] = 1
     rows = ["id,image,label"]
@@ -157,18 +177,32 @@ def convert(sources: Path, out: Path, checkout: Path) -> None:
 
 
 def convert_one(
-    name: str, source: Path, out: Path, checkout: Path, *, encoding: str = "raw", shards: int = 4
+    name: str,
+    source: Path,
+    out: Path,
+    checkout: Path,
+    *,
+    encoding: str = "raw",
+    shards: int = 4,
+    options: list[str] | None = None,
 ) -> None:
-    """One data set as that checkout writes it."""
-    options = [
-        option.format(source) for option in {**DATA_SETS, "photographs": PHOTOGRAPHS, "tiny": TINY}[name]
-    ]
+    """One data set as that checkout writes it; with the options of its name, if no others are given."""
+    known = {**DATA_SETS, "photographs": PHOTOGRAPHS, "tiny": TINY}
+    options = options or [option.format(source) for option in known[name]]
     run = "from halofeed.cli import run_and_exit; run_and_exit()"
     command = [sys.executable, "-c", run, "convert", *options, "--out", str(out), "--name", name,
                "--encoding", encoding, "--shards", str(shards)]  # fmt: skip
     done = subprocess.run(command, cwd=checkout, env=environment(checkout), capture_output=True, text=True)
     if done.returncode:
         raise SystemExit(f"{' '.join(command)}\n{done.stdout}{done.stderr}")
+
+
+def encodings(text: str) -> list[str]:
+    """The encodings of an option, such as "raw,packed"."""
+    names = text.split(",")
+    if unknown := sorted(set(names) - set(ENCODINGS)):
+        raise argparse.ArgumentTypeError(f"{unknown[0]}: expected some of {', '.join(ENCODINGS)}")
+    return names
 
 
 def environment(checkout: Path) -> dict[str, str]:

@@ -234,7 +234,7 @@ def main() -> None:
     parser.add_argument(
         "--photographs",
         type=Path,
-        default=HERE.parent / "shared/data/detection/coco_ccby",
+        default=gather.PHOTOGRAPH_FOLDER,
         help="folder of the JPEG case's photographs; drawn ones where there are none",
     )
     parser.add_argument(

@@ -19,6 +19,7 @@ import base64
 import importlib.util
 import io
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -37,7 +38,7 @@ from PIL import Image
 Objects = dict[str, list[list[Any]]]
 """By the name of a picture: [class, xmin, ymin, xmax, ymax] of each object, or [class] of a picture."""
 HALF_A_PIXEL = 0.5 + 1e-4
-SHARED = Path(__file__).resolve().parents[1] / "shared/data"
+SHARED = Path(os.environ.get("HALOFEED_TEST_DATA", Path(__file__).resolve().parents[2] / "shared/data"))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,6 +17,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+from convert import SOURCE
+
 HERE = Path(__file__).resolve().parents[1]
 SHAPE = ("--depth", "32", "--height", "48", "--width", "48")
 FIXED = ("--height", "96", "--width", "96")
@@ -125,8 +127,10 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("before", type=Path, help="the other checkout")
-    parser.add_argument("--source", type=Path, default=HERE.parent / "shared" / "data")
+    parser.add_argument("--source", type=Path, default=SOURCE, help="folder of the real data sets")
     given = parser.parse_args()
+    if not given.source.is_dir():
+        raise SystemExit(f"{given.source}: no folder there; name the one of the real data sets with --source")
     failed = False
     for name, (layout, *recipes) in SETS.items():
         for number, recipe in enumerate(recipes, start=1):

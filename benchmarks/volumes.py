@@ -166,16 +166,14 @@ def run_bare(table: Path) -> None:
         assert len(set(pool.map(bare_volume, paths))) == 1
 
 
-def run_convert(table: Path, out: Path, depth: int, options: Sequence[str]) -> None:
-    """The real command, its workers and threads as they are by default."""
-    from halofeed.cli import run_and_exit
-
-    sys.argv = [
-        "halofeed", "convert", "--layout", "csv", "--task", "segmentation", "--source", str(table), "--out", str(out),
+def convert_command(table: Path, out: Path, depth: int, options: Sequence[str]) -> list[str]:
+    """The words of the real command, its workers and threads as they are by default."""
+    return [
+        sys.executable, "-m", "halofeed",
+        "convert", "--layout", "csv", "--task", "segmentation", "--source", str(table), "--out", str(out),
         "--name", "bench", "--depth", str(depth), "--height", str(SIDE), "--width", str(SIDE), "--encoding", "raw",
         "--shards", str(SHARDS), "--missing-masks", "prediction", *options,
     ]  # fmt: skip
-    run_and_exit()
 
 
 # The measurement ----------------------------------------------------------------------------------------
@@ -207,11 +205,14 @@ def tree_processor_seconds(process: int, seen: dict[int, float]) -> None:
 def measure(name: str, files: Path, depth: int, checkout: Path | None = None) -> Result:
     """Run one system in a process of its own, of the halofeed in `checkout`."""
     with tempfile.TemporaryDirectory(dir=files.parent) as out:
-        command = [sys.executable, __file__, "--system", name, "--files", str(files), "--out", out]
+        system = SYSTEMS[name]
+        command = convert_command(files / system.table, Path(out), depth, system.options)
+        if name == "bare":
+            command = [sys.executable, __file__, "--bare", str(files / system.table)]
         environment = dict(os.environ) if checkout is None else {**os.environ, "PYTHONPATH": str(checkout)}
         start = time.perf_counter()
         process = subprocess.Popen(
-            [*command, "--depth", str(depth)],
+            command,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             env=environment,
@@ -246,16 +247,10 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--only", default=",".join(SYSTEMS), help="some of the systems, comma-separated")
     parser.add_argument("--scratch", type=Path, default=None, help="folder for the files, some 10 GB")
-    parser.add_argument("--system", choices=SYSTEMS, help=argparse.SUPPRESS)
-    parser.add_argument("--files", type=Path, help=argparse.SUPPRESS)
-    parser.add_argument("--out", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--bare", type=Path, help=argparse.SUPPRESS)
     given = parser.parse_args()
-    if given.system:
-        system = SYSTEMS[given.system]
-        if given.system == "bare":
-            run_bare(given.files / system.table)
-        else:
-            run_convert(given.files / system.table, given.out, given.depth, system.options)
+    if given.bare:
+        run_bare(given.bare)
         return
     names = [name for name in SYSTEMS if name in given.only.split(",")]
     with tempfile.TemporaryDirectory(dir=given.scratch) as scratch:

@@ -16,7 +16,7 @@ from halofeed.options import Option, add_options, add_settings, not_in_brief
 from halofeed.parser import Command, CommandParser
 from halofeed.system import signals
 from halofeed.system.addresses import address_of
-from halofeed.system.console import print_error, print_status
+from halofeed.system.console import VERBOSE, print_error, print_status
 from halofeed.system.errors import UsageError, require_extra
 from halofeed.system.wording import plural
 
@@ -240,12 +240,38 @@ def _add_devices(parser: CommandParser) -> None:
         metavar="N",
         help="use this many CPU devices instead of accelerators",
     )
+    cache = parser.add_argument(
+        "--compile-cache",
+        metavar="FOLDER",
+        help="folder of compiled programs, so that the next command compiles nothing; none for no cache (default: "
+        "$HALOFEED_COMPILE_CACHE, else ~/.cache/halofeed/compiled)",
+    )
+    not_in_brief(cache)
+
+
+@contextlib.contextmanager
+def _compile_cache(parsed: argparse.Namespace, processes: int = 1) -> Iterator[None]:
+    """Keep the programs that a block compiles in the folder of --compile-cache, and load those that are there."""
+    with require_extra("train", *_LIBRARIES):
+        from halofeed.trainer.compile_cache import chosen_folder, compile_cache
+    with compile_cache(chosen_folder(parsed.compile_cache, processes=processes)) as files:
+        yield
+    if files is not None:
+        print_status(
+            f"halofeed {parsed.command}: {plural(files.found, 'compiled program')} loaded, {files.stored:,} stored",
+            VERBOSE,
+        )
 
 
 def run_train(parsed: argparse.Namespace, _: list[str]) -> int:
     """Run `halofeed train`."""
     config, name = _config_of(parsed)
     _start_jax(parsed.virtual_devices, config.cores_per_replica)
+    with _compile_cache(parsed, parsed.process_count or 1):
+        return _train(parsed, config, name)
+
+
+def _train(parsed: argparse.Namespace, config: TrainConfig, name: str) -> int:
     from halofeed.inspection.html.run_report import write_run_report
 
     with require_extra("train", *_LIBRARIES):
@@ -298,6 +324,11 @@ def run_evaluate(parsed: argparse.Namespace, _: list[str]) -> int:
     """Run `halofeed evaluate`."""
     check_file("--json", parsed.json)
     run = _open_run(parsed)
+    with _compile_cache(parsed):
+        return _evaluate(parsed, run)
+
+
+def _evaluate(parsed: argparse.Namespace, run: Run) -> int:
     from halofeed.trainer.evaluate import summary_lines
     from halofeed.trainer.loaded_run import LoadedRun, choose_split
     from halofeed.trainer.run_folder import write_json
@@ -322,6 +353,11 @@ def run_evaluate(parsed: argparse.Namespace, _: list[str]) -> int:
 def run_predict(parsed: argparse.Namespace, _: list[str]) -> int:
     """Run `halofeed predict`."""
     run = _open_run(parsed)
+    with _compile_cache(parsed):
+        return _predict(parsed, run)
+
+
+def _predict(parsed: argparse.Namespace, run: Run) -> int:
     from halofeed.trainer.loaded_run import choose_split
     from halofeed.trainer.predict import SOURCE_NOUNS, PredictionOptions, predict
 
@@ -428,7 +464,9 @@ def _export_data(parsed: argparse.Namespace) -> int:
     from halofeed.pipelines.progress import Bar
 
     # argparse fills in the defaults, so an option that was given is told by another value.
-    of_runs = {"format": None, "checkpoint": "best"} | dict.fromkeys((*_RUN_FIELDS, "virtual_devices"))
+    of_runs = {"format": None, "checkpoint": "best"} | dict.fromkeys(
+        (*_RUN_FIELDS, "virtual_devices", "compile_cache")
+    )
     if given := [name for name, default in of_runs.items() if getattr(parsed, name) != default]:
         raise UsageError(
             f"--{given[0].replace('_', '-')}: is of a run's model, not of a data set; leave it out"
@@ -460,6 +498,11 @@ def run_export(parsed: argparse.Namespace, _: list[str]) -> int:
         return _export_data(parsed)
     parsed.run = parsed.path
     run = _open_run(parsed)
+    with _compile_cache(parsed):
+        return _export_run(parsed, run)
+
+
+def _export_run(parsed: argparse.Namespace, run: Run) -> int:
     from halofeed.trainer.export import (
         export_folder,
         export_saved_model,

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from halofeed.inspection.dataset_files import open_files
+from halofeed.inspection.stored_records import StoredShard
 from halofeed.inspection.training_batches import TrainingBatches
 from halofeed.loader import Loader
 from halofeed.loader.augment import build_augmentations
@@ -22,6 +24,7 @@ from halofeed.loader.store.dataset_store import Store
 from halofeed.loader.store.open_store import open_store
 from halofeed.schemas.manifest import Shard
 from halofeed.schemas.native import kernel
+from halofeed.schemas.packed.packed_arrays import unpack
 from halofeed.system.console import human_bytes
 from halofeed.system.errors import UsageError
 from halofeed.system.threads import available_cores
@@ -130,9 +133,11 @@ def bench(
         COPY: _copying(batches.batch_size, batch_bytes),
         DISK: _reading(open_store(folder), plain.manifest.split(batches.split).shards),
     }
-    encoding = plain.manifest.field("image").encoding
+    image = plain.manifest.field("image")
     # Raw pixels are copied, not decoded.
-    if encoding != "raw":
+    if image.is_packed:
+        parts[DECODE] = _unpacking(folder, plain, batches.split)
+    elif image.is_file:
         parts[DECODE] = _decoding(plain)
     parts[PLAIN], parts[VERIFIED] = _batches(plain), _batches(verified)
     if batches.augment:
@@ -148,7 +153,7 @@ def bench(
         )
     what = (
         f"{plain.manifest.name} {plain.manifest.version}, {batches.split}: {plural(plain.num_records, 'record')}, "
-        f"{encoding}, batches "
+        f"{image.encoding}, batches "
         f"of {batches.batch_size} ({human_bytes(batch_bytes)}), {plural(available_cores(), 'core')}"
     )
     return Bench(what=what, rates=_measured(parts, seconds))
@@ -208,6 +213,20 @@ def _decoding(loader: Loader) -> _Part:
     while True:
         decoded = pool.map(lambda one: decode_image(one[1], field, one[0]).nbytes, files)
         yield len(files), float(sum(decoded))
+
+
+def _unpacking(folder: str | os.PathLike[str], loader: Loader, split: str) -> _Part:
+    """Unpack complete images; a batch unpacks only what it shows, in the same call as it copies."""
+    image, layout = loader.manifest.field("image"), loader.manifest.field("image").packed_layout
+    stored = [StoredShard(open_files(folder), shard) for shard in loader.manifest.split(split).shards]
+    places = ((shard, row) for shard in stored for row in range(len(shard.index)))
+    values = [
+        shard.features(row)[image.keys[0]][0] for shard, row in itertools.islice(places, _DECODED_RECORDS)
+    ]
+    pool = ThreadPoolExecutor(available_cores(), "halofeed-bench")
+    while True:
+        unpacked = pool.map(lambda value: unpack(value, layout).nbytes, values)
+        yield len(values), float(sum(unpacked))
 
 
 def _batches(loader: Loader) -> _Part:

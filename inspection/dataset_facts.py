@@ -334,6 +334,30 @@ def pixel_figures(facts: DatasetFacts, split: str) -> tuple[list[float], list[fl
     return sums.mean_and_deviation() if sums and sums.count else None
 
 
+@dataclass(frozen=True, kw_only=True)
+class ColorErrors:
+    """Difference of the pictures of color planes, as loaded, from the converted ones, in levels of 255."""
+
+    mean: float
+    largest: int
+
+    def __str__(self) -> str:
+        return f"{self.mean:.2f} of 255 levels on average, by {self.largest} at most"
+
+
+def color_errors(statistics: Statistics) -> ColorErrors | None:
+    """Return the difference of the loaded from the converted pictures; None if they are equal by their encoding.
+
+    >>> str(color_errors(Statistics(color_errors={0: 1, 3: 2})))
+    '2.00 of 255 levels on average, by 3 at most'
+    """
+    counts = {int(level): count for level, count in (statistics.color_errors or {}).items() if count}
+    if not counts:
+        return None
+    mean = sum(level * count for level, count in counts.items()) / sum(counts.values())
+    return ColorErrors(mean=mean, largest=max(counts))
+
+
 def source_sizes(facts: DatasetFacts) -> dict[tuple[int, int], int]:
     """Return the number of images per source size (height, width) as displayed, in bins of about 3 %."""
     return {_sides(key, int): int(count) for key, count in facts.counter("source_sizes").items()}

@@ -7,10 +7,19 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from halofeed.inspection.dataset_facts import VALUE_PARTS, DatasetFacts, pixel_figures, value_figures
+import numpy as np
+
+from halofeed.inspection.dataset_facts import (
+    VALUE_PARTS,
+    DatasetFacts,
+    color_errors,
+    pixel_figures,
+    value_figures,
+)
 from halofeed.inspection.dataset_files import open_manifest
 from halofeed.inspection.describe_record import describe_record
 from halofeed.inspection.planes import display_of
+from halofeed.inspection.portable_unpack import coloring_source, unpack_source
 from halofeed.inspection.stored_records import class_channels
 from halofeed.inspection.words import escape_unprintable, percent, table, titled_lines
 from halofeed.pipelines.source_registry import recall
@@ -229,6 +238,8 @@ def _figure_lines(facts: DatasetFacts, split: str) -> list[str]:
             f"  mean {means}, standard deviation {deviations} "
             f"(per channel, of every {ROW_STEP}th row, without padding)"
         )
+    if errors := color_errors(facts.manifest.splits[split].statistics):
+        lines.append(f"  stored colors differ from those of the pictures by {errors}")
     for part in VALUE_PARTS:
         if found := value_figures(facts, split, part):
             lines.append(
@@ -247,13 +258,13 @@ def _counted(found: list[tuple[str, Any]], most: int = 8) -> str:
 _FIXED_AXES = ("channel", "coordinate")
 _PROGRAM = '''\
 """Reads {name} {version} with TensorFlow alone. Written by `halofeed inspect`."""
-
+{imports}
 import tensorflow as tf
 
 FEATURES = {{
 {features}
 }}
-
+{unpacking}
 
 def parse(record):
     """Return the arrays of one serialized tf.train.Example.
@@ -296,7 +307,55 @@ def parser_code(path: str | os.PathLike[str]) -> str:
             f"        {json.dumps(field.name)}: {_expression(field, manifest)}," for field in manifest.fields
         ),
         pattern=f"{place}/{manifest.name}-{split}.tfrecord-*",
+        imports=_imports(manifest),
+        unpacking=_unpacking(manifest) + _coloring(manifest),
     )
+
+
+def _imports(manifest: Manifest) -> str:
+    """Return the imports of the decoders that the program holds."""
+    if any(field.is_packed for field in manifest.fields):
+        return "\nfrom typing import Any\n\nimport numpy as np"
+    return "\nfrom typing import Any\n" if any(field.holds_planes for field in manifest.fields) else ""
+
+
+def _coloring(manifest: Manifest) -> str:
+    """Return the decoder of color planes; "" for a data set without such pictures."""
+    return f"\n\n{coloring_source()}" if any(field.holds_planes for field in manifest.fields) else ""
+
+
+def _unpacking(manifest: Manifest) -> str:
+    """Return the decoders of packed arrays and the layouts that they take; "" for a data set without such arrays."""
+    packed = [field for field in manifest.fields if field.is_packed]
+    if not packed:
+        return ""
+    layouts = [
+        f"    {json.dumps(field.name)}: ({', '.join(map(str, field.packed_layout.numbers.tolist()))}),"
+        for field in packed
+    ]
+    with_numpy = [
+        f"#     unpack_with_numpy(value, *PACKED[{json.dumps(field.name)}])"
+        f'.view("{_little_dtype(field)}").reshape({list(field.stored_shape)})'
+        for field in packed
+    ]
+    return "\n".join(
+        [
+            "",
+            "# Planes, rows and columns of packed arrays, and bytes of a pixel and of a unit. With NumPy alone:",
+            *with_numpy,
+            "PACKED = {",
+            *layouts,
+            "}",
+            "",
+            "",
+            unpack_source(),
+        ]
+    )
+
+
+def _little_dtype(field: Field) -> str:
+    """Return NumPy's name of the little-endian numbers of a field; bfloat16 is given as its bits."""
+    return np.dtype({"bfloat16": "uint16"}.get(field.stored_dtype, field.stored_dtype)).newbyteorder("<").str
 
 
 def _feature(field: Field) -> str:
@@ -317,9 +376,10 @@ def _description(field: Field) -> str:
     if field.name == "id":
         return "id: uint32 [2], the high and low half of a number"
     # Lists and pictures in files differ in size from record to record.
-    is_static = field.encoding not in ("list", "jpeg", "png")
     sizes = zip(field.axes, field.shape, strict=True)
-    fixed = (f"{axis} {size}" if is_static or axis in _FIXED_AXES else axis for axis, size in sizes)
+    fixed = (
+        f"{axis} {size}" if field.form.has_one_shape or axis in _FIXED_AXES else axis for axis, size in sizes
+    )
     return f"{field.name}: {field.dtype} [{', '.join(fixed)}]"
 
 
@@ -337,9 +397,23 @@ def _raw(value: str, field: Field, manifest: Manifest) -> str:
     return f"tf.reshape(tf.io.decode_raw({value}, tf.{field.stored_dtype}), {list(field.stored_shape)})"
 
 
+def _packed(value: str, field: Field, manifest: Manifest) -> str:
+    unpacked = f"unpack_with_tensorflow({value}, *PACKED[{json.dumps(field.name)}])"
+    size = field.packed_layout.unit_bytes
+    if field.stored_dtype == "uint8":
+        return f"tf.reshape({unpacked}, {list(field.stored_shape)})"
+    numbers = f"tf.bitcast(tf.reshape({unpacked}, [-1, {size}]), tf.{field.stored_dtype})"
+    return f"tf.reshape({numbers}, {list(field.stored_shape)})"
+
+
+def _colors(value: str, field: Field, manifest: Manifest) -> str:
+    height, width, _ = field.shape
+    return f"colors_with_tensorflow({value}, {height}, {width})"
+
+
 def _sets(value: str, field: Field, manifest: Manifest) -> str:
     bits = f"tf.range({field.shape[-1]})"
-    stored = _raw(value, field, manifest)
+    stored = (_packed if field.is_packed else _raw)(value, field, manifest)
     return f"tf.cast(tf.bitwise.right_shift(tf.cast({stored}, tf.int32)[..., None], {bits}) & 1, tf.uint8)"
 
 
@@ -376,6 +450,9 @@ def _stored_number(value: str, field: Field, manifest: Manifest) -> str:
 _EXPRESSIONS = {
     "raw": _raw,
     "sets": _sets,
+    "packed": _packed,
+    "packed_sets": _sets,
+    "yuv420": _colors,
     "jpeg": _picture,
     "png": _picture,
     "png_list": _pictures,

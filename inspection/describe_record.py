@@ -121,7 +121,7 @@ def _image_lines(features: Decoded, manifest: Manifest) -> list[str]:
     ]
     share, pixels = "", math.prod(integer_of(features, key) or 0 for key in keys.SIDES)
     # Raw pixels take all of their size.
-    if image.encoding != "raw" and pixels:
+    if not image.is_raw and pixels:
         plain = pixels * image.shape[-1] * np.dtype(image.dtype).itemsize
         share = f", {100 * len(data) / plain:.0f} % of the plain pixels"
     return [

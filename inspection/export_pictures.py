@@ -31,7 +31,7 @@ from halofeed.inspection.export_records import (
     ExportRecord,
     class_folder_names,
 )
-from halofeed.inspection.stored_records import decode_stored
+from halofeed.inspection.stored_values import decode_stored
 from halofeed.prep.annotations.contract import is_split_name, split_in_file_name
 from halofeed.prep.annotations.written_boxes import polygon_area
 from halofeed.prep.geometry.resize import apply_to_boxes, area_factor

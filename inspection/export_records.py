@@ -22,6 +22,7 @@ from halofeed.inspection.stored_records import (
     stored_image,
     text_of,
 )
+from halofeed.inspection.stored_values import FORMS
 from halofeed.inspection.verify_record import record_problems
 from halofeed.prep.sources.file_names import safe_name
 from halofeed.prep.voxels.encode import encode_png
@@ -222,9 +223,9 @@ class Exporter(ExitStack):
         image = self._manifest.field("image")
         data: bytes | memoryview | None = bytes_of(record.features, keys.ENCODED)
         assert data is not None  # `record_problems` has found it
-        extension: str = ".jpg" if image.encoding == "jpeg" else ".png"
+        extension = FORMS[image.encoding].extension
         # A stored JPEG or PNG holds the padding too.
-        if image.encoding == "raw" or grid.size != grid.stored_size:
+        if not image.is_file or grid.size != grid.stored_size:
             pixels = stored_image(record.features, self._manifest)
             assert pixels is not None
             height, width = grid.size

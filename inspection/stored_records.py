@@ -13,13 +13,12 @@ from itertools import permutations
 from pathlib import Path
 from typing import Any
 
-import cv2
 import numpy as np
 from numpy.typing import NDArray
 
 from halofeed.inspection.dataset_files import DatasetFiles, open_files
+from halofeed.inspection.stored_values import stored_array
 from halofeed.prep.convert.tallies import count_labels
-from halofeed.prep.formats.picture.picture_formats import check_encoded_image
 from halofeed.schemas import keys
 from halofeed.schemas.fields import Field, count_set_members, ids_of_field, top_classes, unknown_bits
 from halofeed.schemas.index import ShardIndex
@@ -126,10 +125,10 @@ class SequentialShard:
     def record(self, offset: int) -> memoryview:
         """Read the data of the record at a byte offset; it is valid until the next read. CorruptFileError."""
         place = f"{self.name}: record at byte {offset:,}"
-        size = HEADER_BYTES + check_header(self._read(offset, HEADER_BYTES), place) + FOOTER_BYTES
+        size = HEADER_BYTES + check_header(self.read(offset, HEADER_BYTES), place) + FOOTER_BYTES
         # If the stated length cannot be right, only the header is read, and `check_record` reports it.
         fits = size <= min(self.bytes - offset, HEADER_BYTES + MAX_EXAMPLE_BYTES + FOOTER_BYTES)
-        frame = self._read(offset, size if fits else HEADER_BYTES)
+        frame = self.read(offset, size if fits else HEADER_BYTES)
         data = check_record(frame, self.name, offset)
         self.footer = footer_of(frame)
         # Records that follow each other are summed while they are in memory, so that the file is read once.
@@ -168,12 +167,12 @@ class SequentialShard:
     def checksum(self) -> int:
         """Return the CRC32C of the file; only bytes after the records read in order are read again."""
         while self._summed < self.bytes:
-            self._checksum = crc32c(piece := self._read(self._summed, _CHUNK_BYTES), self._checksum)
+            self._checksum = crc32c(piece := self.read(self._summed, _CHUNK_BYTES), self._checksum)
             self._summed += len(piece)
         return self._checksum
 
-    def _read(self, offset: int, size: int) -> memoryview:
-        """Read up to `size` bytes at an offset; fewer at the end of the file."""
+    def read(self, offset: int, size: int) -> memoryview:
+        """Read up to `size` bytes at an offset, valid until the next read; fewer at the end of the file."""
         size = min(size, max(0, self.bytes - offset))
         if size > len(self._memory):
             self._memory = np.empty(size, np.uint8)
@@ -203,20 +202,6 @@ def text_of(features: Decoded, key: str) -> str | None:
     """Return the single text of a key, or None; bytes that are not UTF-8 become lone surrogates."""
     value = bytes_of(features, key)
     return None if value is None else str(value, "utf-8", "surrogateescape")
-
-
-def decode_stored(data: memoryview, encoding: str, largest: tuple[int, int]) -> NDArray[Any] | None:
-    """Decode a stored JPEG or PNG to [height, width, channel] in OpenCV's channel order.
-
-    Returns:
-        the pixels; None if the data cannot be decoded or the image is larger than `largest` (height, width).
-    """
-    try:
-        check_encoded_image(data, encoding, largest)
-    except ValueError:
-        return None
-    pixels = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_UNCHANGED)
-    return None if pixels is None else pixels.reshape(*pixels.shape[:2], -1)
 
 
 VOLUME_AXES = ("depth", "height", "width")
@@ -313,17 +298,12 @@ def is_volumetric(manifest: Manifest) -> bool:
 
 
 def label_map(features: Decoded, manifest: Manifest) -> NDArray[Any] | None:
-    """Return the stored label of each pixel or voxel, or None; a view if the field is raw.
+    """Return the stored label of each pixel or voxel, or None; a view where the encoding allows it.
 
     A label is a class index, or a set of classes if classes overlap: see `shown_classes` and `class_counts`.
     """
     field, data = label_field(manifest), bytes_of(features, keys.LABEL)
-    if field is None or data is None:
-        return None
-    if field.is_raw:
-        return _raw_array(data, field)
-    pixels = decode_stored(data, "png", (field.shape[0], field.shape[1]))
-    return pixels[..., 0] if pixels is not None and pixels.shape[2] == 1 else None
+    return None if field is None or data is None else stored_array(data, field)
 
 
 def class_channels(manifest: Manifest) -> tuple[int, ...]:
@@ -372,23 +352,11 @@ def count_classes(label: NDArray[Any]) -> dict[int, int]:
 
 
 def stored_image(features: Decoded, manifest: Manifest) -> NDArray[Any] | None:
-    """Return the image of a record as stored, [(depth,) height, width, channel], or None; a view if it is raw.
+    """Return the image of a record as stored, [(depth,) height, width, channel], or None.
+
+    It is a view where the encoding allows it.
 
     bfloat16 is returned as its bits in uint16, see `halofeed.prep.voxels.intensity.as_numbers`.
     """
     field, data = manifest.field("image"), bytes_of(features, keys.ENCODED)
-    if data is None:
-        return None
-    if field.is_raw:
-        return _raw_array(data, field)
-    pixels = decode_stored(data, field.encoding, (field.shape[0], field.shape[1]))
-    # OpenCV decodes to BGR.
-    order = {3: [2, 1, 0], 4: [2, 1, 0, 3]}.get(0 if pixels is None else pixels.shape[2])
-    return pixels if pixels is None or order is None else pixels[..., order]
-
-
-def _raw_array(data: memoryview, field: Field) -> NDArray[Any] | None:
-    if len(data) != field.stored_bytes:
-        return None
-    dtype = "uint16" if field.stored_dtype == "bfloat16" else field.stored_dtype
-    return np.frombuffer(data, np.dtype(dtype).newbyteorder("<")).reshape(field.stored_shape)
+    return None if data is None else stored_array(data, field)

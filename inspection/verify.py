@@ -18,6 +18,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from halofeed.inspection.dataset_facts import color_errors
 from halofeed.inspection.dataset_files import DatasetFiles, check_recipe, open_files
 from halofeed.inspection.record_words import task_words
 from halofeed.inspection.stored_records import (
@@ -26,14 +27,15 @@ from halofeed.inspection.stored_records import (
     integer_of,
     text_of,
 )
+from halofeed.inspection.stored_values import FORMS, packed_problems
 from halofeed.inspection.verify_record import (
     ShardCounts,
-    block_problems,
     record_problems,
 )
 from halofeed.prep.convert.loss_findings import describe_findings
 from halofeed.schemas import keys
 from halofeed.schemas.bounded_json import parse_json
+from halofeed.schemas.fields import Field
 from halofeed.schemas.file_layout import CROISSANT, MANIFEST, REJECTED, TEMPORARY_FOLDER
 from halofeed.schemas.identity import example_id, shard_of
 from halofeed.schemas.index import ShardIndex
@@ -83,7 +85,10 @@ class DatasetProblem:
 
 @dataclass(frozen=True, kw_only=True)
 class VerifyReport:
-    """Amount of data checked, every problem found, and what the conversion lost, which is no problem of the files."""
+    """Amount of data checked, every problem found, and what the conversion lost, which is no problem of the files.
+
+    `notes` state the error of encodings that do not keep every number.
+    """
 
     folder: str
     files: int
@@ -91,6 +96,7 @@ class VerifyReport:
     bytes: int
     problems: tuple[DatasetProblem, ...]
     findings: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
     @property
     def ok(self) -> bool:
@@ -112,6 +118,7 @@ class VerifyReport:
             lines.append(f"  and {count - _MAX_PRINTED:,} more:")
             lines += [f"  {times:>7,} x {kind}" for kind, times in kinds.most_common(_MAX_PRINTED)]
         lines += [f"  finding: {finding}" for finding in self.findings]
+        lines += [f"  {note}" for note in self.notes]
         return "\n".join([f"{self.folder}: {verdict} ({checked})", *lines])
 
 
@@ -139,6 +146,7 @@ def verify(path: str | Path, progress: ProgressCallback | None = None) -> Verify
             manifest = verification.manifest()
         if manifest is not None:
             verification.findings += describe_findings(manifest)
+            verification.notes += _error_notes(manifest)
             verification.check(manifest)
     return VerifyReport(
         folder=str(files),
@@ -147,7 +155,15 @@ def verify(path: str | Path, progress: ProgressCallback | None = None) -> Verify
         bytes=verification.bytes_read,
         problems=tuple(verification.problems),
         findings=tuple(verification.findings),
+        notes=tuple(verification.notes),
     )
+
+
+def _error_notes(manifest: Manifest) -> Iterator[str]:
+    """Yield, for each split whose encoding does not keep every number, how much the numbers differ."""
+    for name, split in manifest.splits.items():
+        if errors := color_errors(split.statistics):
+            yield f"{name}: stored colors differ from those of the pictures by {errors}"
 
 
 class _TooManyProblemsError(Exception):
@@ -168,6 +184,7 @@ class _Verification:
     progress: ProgressCallback
     problems: list[DatasetProblem] = field(default_factory=list)
     findings: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
     files_read: int = 0
     records: int = 0
     bytes_read: int = 0
@@ -308,10 +325,13 @@ class _Verification:
                 self.add(name, f"{what}: {ours}, the manifest says {theirs}")
         self.adjacent(name, index)
         self.rising_ids(name, index)
-        raw_keys = {key for field in manifest.fields if field.is_raw for key in field.keys}
-        # An index learns its raw keys from the first record, so that of an empty shard has none.
-        if len(index) and set(index.raw_starts) != raw_keys:
-            self.add(name, f"raw keys: expected {sorted(raw_keys)}, got {sorted(index.raw_starts)}")
+        arrays = {key: field for field in manifest.fields if field.is_array for key in field.keys}
+        packed = {key for key, field in arrays.items() if field.is_packed}
+        # An index learns its keys from the first record, so that of an empty shard has none.
+        if len(index) and set(index.raw_starts) != set(arrays):
+            self.add(name, f"raw keys: expected {sorted(arrays)}, got {sorted(index.raw_starts)}")
+        if len(index) and set(index.packed_bytes) != packed:
+            self.add(name, f"packed keys: expected {sorted(packed)}, got {sorted(index.packed_bytes)}")
         self.ids.append((shard.file, np.array(index.ids)))
         return index
 
@@ -348,7 +368,7 @@ class _Verification:
         for record, (offset, stored) in enumerate(frames.records(index)):
             self.records += not isinstance(stored, CorruptFileError)
             identity = None if index is None else int(index.ids[record])
-            for message in check.problems(record, offset, stored, frames.footer):
+            for message in check.problems(record, offset, stored, frames):
                 message = message.removeprefix(f"{shard.file}: record at byte {offset:,}: ")
                 self.add(shard.file, message, record=record, offset=offset, id=identity)
             self.progress(self.bytes_done + offset, self.bytes_total)
@@ -430,6 +450,7 @@ class _RecordCheck:
         number, count: the shard is `number` of `count` in its split.
         index: index of the shard; None if it cannot be read.
         counts: statistics of the records so far.
+        arrays: fields of which a part can be read, by the key that holds them.
         all_sound: whether every record so far could be decoded.
         previous: id and tile of the record before.
     """
@@ -439,20 +460,22 @@ class _RecordCheck:
     count: int
     index: ShardIndex | None
     counts: ShardCounts = field(init=False)
+    arrays: dict[str, Field] = field(init=False)
     all_sound: bool = True
     previous: tuple[int, int] = (-1, 0)
 
     def __post_init__(self) -> None:
         self.counts = ShardCounts(manifest=self.manifest)
+        self.arrays = {key: one for one in self.manifest.fields if one.is_array for key in one.keys}
 
     def problems(
-        self, record: int, offset: int, stored: memoryview | CorruptFileError, footer: int
+        self, record: int, offset: int, stored: memoryview | CorruptFileError, frames: SequentialShard
     ) -> list[str]:
-        """Return each problem of a record, which begins at byte `offset` and has the checksum `footer`."""
+        """Return each problem of the record that was read last, which begins at byte `offset`."""
         if isinstance(stored, CorruptFileError):
             self.all_sound = False
-            return [str(stored)]
-        found: list[str] = []
+            return [str(stored), *self.band_problems(record, frames)]
+        found, footer = list[str](), frames.footer
         if self.index is not None and footer != (expected := self.index.checksums[record]):
             found.append(f"its checksum is {footer:#010x}, the index says {expected:#010x}")
         try:
@@ -463,7 +486,35 @@ class _RecordCheck:
         found += record_problems(features, self.manifest, self.counts)
         if self.index is not None:
             found += _index_problems(features, stored, offset, self.index, record)
+            found += self.checksum_problems(features, self.index, record)
         return [*found, *self.order_problems(features)]
+
+    def band_problems(self, record: int, frames: SequentialShard) -> Iterator[str]:
+        """Yield each damaged band of the packed values of a record whose checksum is wrong."""
+        if (index := self.index) is None:
+            return
+        for key, sizes in index.packed_bytes.items():
+            start, size = int(index.raw_starts[key][record]), int(sizes[record])
+            value = frames.read(start, size)
+            # Where the file ends inside the record, the first message says so.
+            if key in self.arrays and self.arrays[key].is_packed and len(value) == size:
+                layout = self.arrays[key].packed_layout
+                yield from (f"{key}: {text}" for text in packed_problems(value, layout))
+
+    def checksum_problems(self, features: Decoded, index: ShardIndex, record: int) -> Iterator[str]:
+        """Yield each difference between the arrays of a record and their sizes and checksums in the index."""
+        for key, checksums in index.raw_checksums.items():
+            value = bytes_of(features, key)
+            # The check of the field reports a missing value.
+            if value is None or key not in self.arrays:
+                continue
+            problems = FORMS[self.arrays[key].encoding].checksum_problems(
+                value, checksums[record], index.block_bytes
+            )
+            yield from (f"{key}: {text}" for text in problems)
+            sizes = index.packed_bytes.get(key)
+            if sizes is not None and sizes[record] != len(value):
+                yield f"{key}: {plural(len(value), 'byte')}, the index says {sizes[record]:,}"
 
     def order_problems(self, features: Decoded) -> Iterator[str]:
         """Yield each problem of a record's place: the shard, and its order in a shard of tiles."""
@@ -494,8 +545,6 @@ def _index_problems(
         at = offset + HEADER_BYTES + _view_offset(data, value)
         if at != starts[record]:
             yield f"{key} begins at byte {at}, the index says {starts[record]}"
-        if key in index.raw_checksums:
-            yield from (f"{key}: {text}" for text in block_problems(value, index.raw_checksums[key][record]))
 
 
 def _sort_key(features: Decoded) -> tuple[int, int] | None:

@@ -26,7 +26,6 @@ from halofeed.inspection.stored_records import (
     array_of,
     bytes_of,
     class_counts,
-    decode_stored,
     direction_cosines,
     extent_of,
     integer_of,
@@ -36,8 +35,8 @@ from halofeed.inspection.stored_records import (
     orientation_of,
     text_of,
 )
+from halofeed.inspection.stored_values import FORMS, decode_stored, stored_array
 from halofeed.inspection.verify_tile import tile_problems
-from halofeed.prep.formats.picture.picture_formats import check_encoded_image
 from halofeed.prep.voxels.intensity import as_numbers
 from halofeed.schemas import keys
 from halofeed.schemas.fields import Field
@@ -46,7 +45,6 @@ from halofeed.schemas.manifest import Manifest
 from halofeed.schemas.statistics import Padding, Statistics
 from halofeed.schemas.tasks import OPTIONAL_ATTRIBUTES
 from halofeed.schemas.tfexample import Decoded
-from halofeed.system.checksum import block_checksums
 from halofeed.system.wording import plural
 
 
@@ -150,7 +148,7 @@ def _label_map_problems(features: Decoded, counts: ClassCounts) -> Iterator[str]
 
 def _volume_problems(features: Decoded, image: Field) -> Iterator[str]:
     """Yield each problem of the values and the geometry of a volume."""
-    yield from _value_problems(bytes_of(features, keys.ENCODED), image.dtype)
+    yield from _value_problems(bytes_of(features, keys.ENCODED), image)
     shape = image.shape[:-1]
     stored = tuple(integer_of(features, f"image/{axis}") for axis in VOLUME_AXES)
     if stored != shape:
@@ -163,17 +161,17 @@ def _volume_problems(features: Decoded, image: Field) -> Iterator[str]:
     yield from _least_problems(features, keys.TILE, 0)
 
 
-def _value_problems(data: memoryview | None, dtype: str) -> Iterator[str]:
-    """Yield a problem if a raw image has infinite values or NaN; integers cannot have them."""
-    if data is None or dtype not in ("float32", "float64", "bfloat16"):
+def _value_problems(data: memoryview | None, image: Field) -> Iterator[str]:
+    """Yield a problem if an image has infinite values or NaN; integers cannot have them."""
+    if data is None or image.dtype not in ("float32", "float64", "bfloat16"):
         return
-    kind = np.dtype({"bfloat16": np.uint16}.get(dtype, dtype)).newbyteorder("<")  # NumPy has no bfloat16
-    # `_raw` reports a value of another size.
-    if len(data) % kind.itemsize:
+    array = stored_array(data, image)
+    # The check of the field reports a value that is no array of its shape.
+    if array is None:
         return
-    values = np.frombuffer(data, kind)
+    values = array.reshape(-1)
     parts = (values[start : start + CHUNK_VALUES] for start in range(0, len(values), CHUNK_VALUES))
-    if wrong := sum(np.count_nonzero(~np.isfinite(as_numbers(part, dtype))) for part in parts):
+    if wrong := sum(np.count_nonzero(~np.isfinite(as_numbers(part, image.dtype))) for part in parts):
         yield f"{keys.ENCODED}: {wrong:,} of {len(values):,} values are infinite or no number"
 
 
@@ -276,50 +274,14 @@ def _stored_problems(value: Any, field: Field, features: Decoded, manifest: Mani
     if field.encoding in _LIST_CHECKS:
         return _LIST_CHECKS[field.encoding](value, field, features)
     if isinstance(value, list) and len(value) == 1:
-        return _BYTES_CHECKS[field.encoding](value[0], field, features)
+        form = FORMS.get(field.encoding)  # no check of a text
+        size = (integer_of(features, keys.HEIGHT), integer_of(features, keys.WIDTH))
+        return form.problems(value[0], field, size) if form else iter(())
     return iter([f"expected one bytes value, got {_count_and_dtype(value)}"])
-
-
-def block_problems(data: memoryview, expected: NDArray[np.uint32]) -> Iterator[str]:
-    """Yield each 1 MiB block of a raw value that differs from the index's checksums."""
-    found = block_checksums(data)
-    if len(found) != len(expected):
-        yield f"the index holds {len(expected)} block checksums, the value has {len(found)} blocks"
-    for block, (ours, theirs) in enumerate(zip(found, expected.tolist(), strict=False)):
-        if ours != theirs:
-            yield f"the checksum of block {block} is {ours:#010x}, the index says {theirs:#010x}"
 
 
 def _count_and_dtype(value: Any) -> str:
     return f"{len(value)} {'bytes' if isinstance(value, list) else value.dtype} values"
-
-
-def _raw(data: memoryview, field: Field, features: Decoded) -> Iterator[str]:
-    dtype, shape, expected = field.stored_dtype, field.stored_shape, field.stored_bytes
-    if len(data) != expected:
-        yield f"expected {plural(expected, 'byte')} ({dtype} {list(shape)}), got {len(data):,}"
-
-
-def _compressed(data: memoryview, field: Field, features: Decoded) -> Iterator[str]:
-    pixels = decode_stored(data, field.encoding, (field.shape[0], field.shape[1]))
-    if pixels is None:
-        yield _undecodable(data, field)
-        return
-    size = (integer_of(features, keys.HEIGHT), integer_of(features, keys.WIDTH))
-    if pixels.shape[:2] != size:
-        stated = f"image/height and image/width say {size[0]} x {size[1]}"
-        yield f"decodes to {pixels.shape[0]} x {pixels.shape[1]}, {stated}"
-    channels = field.shape[-1] if "channel" in field.axes else 1
-    if pixels.shape[2] != channels or str(pixels.dtype) != field.dtype:
-        yield f"expected {plural(channels, 'channel')} of {field.dtype}, got {pixels.shape[2]} of {pixels.dtype}"
-
-
-def _undecodable(data: memoryview, field: Field) -> str:
-    try:
-        check_encoded_image(data, field.encoding, (field.shape[0], field.shape[1]))
-    except ValueError as error:
-        return f"not a {field.encoding} image that can be decoded: {error}"
-    return f"not a {field.encoding} image that can be decoded"
 
 
 def _numbers(value: Any, field: Field, features: Decoded) -> Iterator[str]:
@@ -374,19 +336,12 @@ def _classes(value: Any, field: Field, features: Decoded) -> Iterator[str]:
         yield f"expected labels in ascending order, each once, got {value.tolist()}"
 
 
-_BYTES_CHECKS: dict[str, Callable[[memoryview, Field, Decoded], Iterator[str]]] = {
-    "raw": _raw,
-    "sets": _raw,
-    "jpeg": _compressed,
-    "png": _compressed,
-    "text": lambda data, field, features: iter(()),
-}
 _LIST_CHECKS: dict[str, Callable[[Any, Field, Decoded], Iterator[str]]] = {
     "classes": _classes,
     "value": _value,
     "list": _numbers,
 }
-"""Checks of a value, by the encoding of its field: of one bytes value, and of a list of values."""
+"""Checks of a list of values, by the encoding of its field; `stored_values.FORMS` has those of one bytes value."""
 
 
 def _parallel_problems(features: Decoded, manifest: Manifest) -> Iterator[str]:
@@ -410,17 +365,17 @@ def _image_problems(features: Decoded, manifest: Manifest) -> Iterator[str]:
         return
     if (stored := text_of(features, keys.FORMAT)) != image.encoding:
         yield f"image/format: expected {image.encoding!r} as the manifest says, got {stored!r}"
-    yield from _digest_problems(features, data, is_raw=image.encoding == "raw")
+    yield from _digest_problems(features, data, is_file=image.is_file)
     # The sizes of a volume are checked with its geometry.
     if not is_volumetric(manifest):
         yield from _side_problems(features, image)
 
 
-def _digest_problems(features: Decoded, data: memoryview, *, is_raw: bool) -> Iterator[str]:
+def _digest_problems(features: Decoded, data: memoryview, *, is_file: bool) -> Iterator[str]:
     """Yield a problem if the SHA-256 that a record states is not that of its image."""
     stored = text_of(features, keys.KEY_SHA256)
-    # A raw image may have block checksums in the index instead.
-    if stored is None and is_raw:
+    # An array has checksums in the index instead.
+    if stored is None and not is_file:
         return
     if (digest := hashlib.sha256(data).hexdigest()) != stored:
         yield f"image/key/sha256: image/encoded has {digest}, the record says {stored!r:.80}"
@@ -432,9 +387,10 @@ def _side_problems(features: Decoded, image: Field) -> Iterator[str]:
     if height is None or width is None:
         yield "image/height, image/width: expected one integer each"
         return
-    # A JPEG or PNG has its own size, to which `_compressed` compares these; raw bytes have the size of the field.
-    if image.encoding == "raw" and (height, width) != image.shape[-3:-1]:
-        yield f"image/height, image/width: expected {list(image.shape[-3:-1])} of a raw image, got {[height, width]}"
+    # A JPEG or PNG has its own size, to which its check compares these.
+    if image.form.has_one_shape and (height, width) != image.shape[-3:-1]:
+        expected = f"expected {list(image.shape[-3:-1])} of a {image.encoding} image"
+        yield f"image/height, image/width: {expected}, got {[height, width]}"
     for key, outer in zip(keys.UNPADDED_SIDES, (height, width), strict=True):
         if (inner := integer_of(features, key)) is not None and not 1 <= inner <= outer:
             yield f"{key}: expected 1 to {outer}, got {inner}"

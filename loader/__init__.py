@@ -8,24 +8,42 @@ if __name__ != "halofeed.loader":
     # whose classes differ from those of the first.
     raise ImportError(f"{__name__} is halofeed's part loader: write import halofeed.loader")
 
-from halofeed.loader.augment import (
-    ElasticDeformation,
-    FlipDepth,
-    FlipLeftRight,
-    FlipUpDown,
-    MixUp,
-    Mosaic,
-    RandomCrop,
-    RandomCropImage,
-    RandomResizedCrop,
-    RandomRotation,
-    Rotate90,
-    ScaleJitter,
-    SsdRandomCrop,
-)
+from typing import TYPE_CHECKING, Any
+
 from halofeed.loader.batch import join_id, split_id
 from halofeed.loader.dataset import Loader
-from halofeed.loader.mixture import Mixture
+
+if TYPE_CHECKING:
+    from halofeed.loader.augment import (
+        ElasticDeformation,
+        FlipDepth,
+        FlipLeftRight,
+        FlipUpDown,
+        MixUp,
+        Mosaic,
+        RandomCrop,
+        RandomCropImage,
+        RandomResizedCrop,
+        RandomRotation,
+        Rotate90,
+        ScaleJitter,
+        SsdRandomCrop,
+    )
+    from halofeed.loader.mixture import Mixture
+else:
+
+    def __getattr__(name: str) -> Any:
+        # Imported when they are used first: most loaders need few of them.
+        if name not in __all__:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        if name == "Mixture":
+            from halofeed.loader.mixture import Mixture
+
+            return Mixture
+        from halofeed.loader import augment
+
+        return getattr(augment, name)
+
 
 __all__ = [
     "ElasticDeformation",

@@ -15,8 +15,18 @@ from halofeed.loader.augment.augmented_example import Windows, draw_windows_alon
 from halofeed.loader.augment.view import ImageShape, LazyArray, Ranges, SourceArray, View, copy_view
 from halofeed.loader.batch import COUNT, EPOCH, ID, LABELLED, SIZE, VALID, Batch, array_specs, split_id
 from halofeed.loader.batch_content import BatchContent
-from halofeed.loader.copy_plan import MappedRecords, plan_moves
+from halofeed.loader.copy_plan import plan_copies
 from halofeed.loader.decode import read_text, stored_dtype
+from halofeed.loader.mapped_records import MappedRecords
+from halofeed.loader.planes import (
+    ColorPlane,
+    check_even,
+    check_unpadded,
+    plane_scale,
+    planes_of_field,
+    scaled_slab,
+    scaled_view,
+)
 from halofeed.loader.reading import (
     AREA,
     BOXES,
@@ -31,12 +41,12 @@ from halofeed.loader.reading import (
     concatenate_lists,
     is_label_map,
 )
-from halofeed.loader.record import StoredRecord, is_little_endian
+from halofeed.loader.record import ColoredPlanes, StoredRecord, is_little_endian
 from halofeed.loader.shards import Integers, ObjectLists, Shards
 from halofeed.schemas.fields import Field, unpack_sets
 from halofeed.schemas.identity import splitmix64
 from halofeed.schemas.manifest import Manifest
-from halofeed.schemas.native import kernel
+from halofeed.schemas.native import kernel, packing
 from halofeed.system.errors import UsageError
 
 _MAX_EPOCHS = 1 << 31
@@ -68,11 +78,13 @@ def _further_fields(manifest: Manifest, fields: Sequence[Field], content: BatchC
 
 
 def _keys_as_stored(grid: Sequence[Field]) -> dict[str, str]:
-    """Return the key of each raw field whose stored bytes are those of its array, by the field's name."""
+    """Return the key of each array field whose stored numbers are those of the batch, by the field's name."""
     return {
         field.name: field.keys[0]
         for field in grid
-        if field.encoding == "raw" and is_little_endian(field.dtype)
+        if field.is_array
+        and not (field.holds_sets or field.holds_planes or isinstance(field, ColorPlane))
+        and is_little_endian(field.dtype)
     }
 
 
@@ -109,7 +121,7 @@ class Assembler:
 
     Attributes:
         spec: shape (without the batch axis) and dtype of each array.
-        on_grid: names of the arrays on the image's grid.
+        on_grid: names of the arrays on the image's grid, each with the pixels along an axis that have one number.
         decodes: whether some of them are files in their records.
     """
 
@@ -124,8 +136,12 @@ class Assembler:
         self._frame = _shown_frame(manifest, self._image, self._label, content)
         complete = tuple((0, size) for size in self._frame)
         self._slab, self._is_complete = slab or complete, slab in (None, complete)
-        self._grid = [field for field in (self._image, self._label) if field]
-        self.on_grid = tuple(field.name for field in self._grid)
+        self._planes = planes_of_field(self._image, IMAGE) if content.holds_planes else ()
+        if self._planes:
+            check_unpadded(manifest.recipe, content.augmentations)
+            check_even(content.augmentations, self._slab, self._frame)
+        self._grid = [*(self._planes or [self._image]), *([self._label] if self._label else [])]
+        self.on_grid = {field.name: plane_scale(field) for field in self._grid}
         # The complete image goes directly into the batch: raw fields as stored, files as decoded.
         self._is_direct = self._is_complete and not self._augmentations
         self._as_stored = _keys_as_stored(self._grid) if self._is_direct else {}
@@ -135,7 +151,7 @@ class Assembler:
             content,
             # The id is in the index, and raw values are read or copied as bytes.
             parsed=[
-                *(field for field in self._fields if field.name != ID and not field.is_raw),
+                *(field for field in self._fields if field.name != ID and not field.is_array),
                 *_further_fields(manifest, self._fields, content),
             ],
             as_stored=self._as_stored,
@@ -143,7 +159,11 @@ class Assembler:
         )
         shown = tuple(stop - start for start, stop in self._slab)
         self.spec = array_specs(self._fields, content.include, shown=shown, frame=self._frame)
-        self.decodes = any(not field.is_raw for field in self._grid)
+        if self._planes:
+            planes = array_specs([*self._planes, self._image], (), shown=shown, frame=self._frame)
+            self.spec = {plane.name: planes[plane.name] for plane in self._planes} | self.spec
+            del self.spec[IMAGE]
+        self.decodes = any(not field.is_array for field in self._grid)
         self._can_plan = self._finds_all_in_caches()
 
     def _finds_all_in_caches(self) -> bool:
@@ -188,6 +208,30 @@ class Assembler:
     def draw(self, seed: int, epochs: Integers, ids: Integers) -> NDArray[np.float64]:
         """Return the random numbers of the examples' augmentations, float64 [example, augmentation, 8]."""
         return draw_uniforms(seed, epochs, ids, len(self._augmentations))
+
+    def cache_values(self, numbers: Integers, shards: Shards) -> None:
+        """Parse and cache the values of records that were not read yet, if `plan` then finds all that it needs.
+
+        Args:
+            numbers: numbers of the records, int64 [record].
+            shards: the split's shards.
+
+        Raises:
+            CorruptFileError, SystemLimitError: as `MappedRecords.of`.
+        """
+        parser, names = self._reader.numbers, self._reader.cached_names
+        if parser is None or not (self.verifies_windows and self._can_plan) or shards.verify == "always":
+            return
+        left = np.unique(numbers[shards.fields.missing(names, numbers)])
+        records = MappedRecords.of(shards, left) if len(left) else None
+        if records is None:
+            return
+        right = records.verify_rests()
+        parsed, values = parser.parse(records)
+        right &= parsed & records.are_unchanged()
+        if right.any():
+            for name in names:
+                shards.fields.put_all(name, left[right], values[name][right])
 
     def plan(
         self,
@@ -236,9 +280,24 @@ class Assembler:
         return (
             not self.decodes
             and kernel.is_built()
+            and (packing.packs() or not any(field.is_packed for field in self._grid))
             and not any(
                 field.holds_sets or stored_dtype(field) != self.spec[field.name].dtype for field in self._grid
             )
+        )
+
+    @property
+    def verifies_windows(self) -> bool:
+        """Return whether the kernel can verify planned rows while it copies them.
+
+        Complete raw arrays are read and verified by `VerifiedReads`.
+        """
+        reads_all = bool(self._as_stored) and all(field.is_raw for field in self._grid)
+        return (
+            self.moves_rows
+            and kernel.reads()
+            and not reads_all
+            and all(field.is_raw or field.is_packed for field in self._grid)
         )
 
     @property
@@ -266,9 +325,8 @@ class Assembler:
             Which rows were copied, bool [row]: those whose record has a valid frame.
         """
         fields, slab = self._grid, None if self._is_complete else self._slab
-        moves = plan_moves(fields, batch, self._padding, rows, windows, slab, records)
-        moved = kernel.move(moves, run_in_threads, (batch, self._padding, records))
-        return np.asarray(moved[: len(fields) * len(rows)].reshape(len(fields), len(rows)).all(axis=0))
+        plan = plan_copies(fields, batch, self._padding, rows, windows, slab, records)
+        return plan.run(run_in_threads, (batch, self._padding, records))
 
     def write_planned(self, batch: Batch, row: int, record: StoredRecord, view: View) -> bool:
         """Write a planned row's pixels; False if the row needs `write`.
@@ -396,7 +454,7 @@ class Assembler:
 
     def _picture_target(self, batch: Batch, row: int) -> NDArray[Any] | None:
         """Return a row's memory for a picture that is used as it is decoded."""
-        return batch[IMAGE][row] if self._is_direct else None
+        return batch[IMAGE][row] if self._is_direct and not self._planes else None
 
     def addresses(self, batch: Batch, rows: Integers) -> dict[str, Integers]:
         """Return the memory addresses of rows for raw values that are used as stored, int64 [row], by key."""
@@ -444,7 +502,13 @@ class Assembler:
         self, batch: Batch, row: int, view: View, pixels: SourceArray | None, label: SourceArray | None
     ) -> None:
         """Copy image and label as shown; None is in the row already."""
-        if pixels is not None:
+        for plane in self._planes:
+            assert isinstance(pixels, ColoredPlanes)
+            # Without augmentations a picture's padding is shown too.
+            shown = view if self._augmentations else View.whole(pixels.shape[:2])
+            part = scaled_view(shown, plane.scale)
+            self._copy(plane.name, part, pixels.plane(plane), batch[plane.name][row], plane.scale)
+        if pixels is not None and not self._planes:
             self._copy(IMAGE, view, pixels, batch[IMAGE][row])
         if label is not None:
             self._write_label(view, label, batch[LABEL][row])
@@ -458,13 +522,17 @@ class Assembler:
         self._copy(LABEL, view, label, sets)
         unpack_sets(sets, out)
 
-    def _copy(self, name: str, view: View, source: SourceArray, out: NDArray[Any]) -> None:
-        """Copy what the view shows of an array within the slab, and pad around it."""
+    def _copy(self, name: str, view: View, source: SourceArray, out: NDArray[Any], scale: int = 1) -> None:
+        """Copy what the view shows of an array within the slab, and pad around it.
+
+        Args:
+            scale: pixels of the slab per pixel of the array, along each axis.
+        """
         # Without augmentations a picture's stored padding is shown too, as its boxes are relative to it.
         if not (self._augmentations or self._pads_around):
             view = View.whole(source.shape[:2])
         if not self._is_complete:
-            view, source = self._crop_to_slab(view, source)
+            view, source = self._crop_to_slab(view, source, scaled_slab(self._slab, scale))
         if self._pads_around:
             copy_view(view, source, out)
             return
@@ -474,7 +542,7 @@ class Assembler:
         out[height:] = self._padding[name][height:]
         out[:height, width:] = self._padding[name][:height, width:]
 
-    def _crop_to_slab(self, view: View, source: SourceArray) -> tuple[View, SourceArray]:
+    def _crop_to_slab(self, view: View, source: SourceArray, slab: Ranges) -> tuple[View, SourceArray]:
         """Return the view of the slab only, and the array that it shows."""
         if isinstance(source, LazyArray):
             # If a lazy array is computed in parts, a pixel may differ in its last bit.
@@ -482,8 +550,7 @@ class Assembler:
             source.copy(view, complete)
             view, source = View.whole(view.shape), complete
         inside = [
-            (min(low, size), min(high, size))
-            for (low, high), size in zip(self._slab, view.shape, strict=True)
+            (min(low, size), min(high, size)) for (low, high), size in zip(slab, view.shape, strict=True)
         ]
         return view.crop([low for low, _ in inside], [high - low for low, high in inside]), source
 

@@ -17,6 +17,7 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from halofeed.loader.augment.view import ImageShape
 from halofeed.loader.decode import array_dtype
+from halofeed.loader.planes import ColorPlane, scaled_shape
 from halofeed.loader.reading import BOXES, IMAGE, is_label_map
 from halofeed.schemas.fields import Field
 from halofeed.system.errors import UsageError
@@ -73,6 +74,8 @@ def _shape_of(field: Field, fields: Sequence[Field], shown: ImageShape, frame: I
     """Return the shape of a field's array; arrays on the image's grid follow crops, and those of a slab its part."""
     if field.name == IMAGE:
         return (*shown, field.shape[-1])
+    if isinstance(field, ColorPlane):
+        return (*scaled_shape(shown, field.scale), field.shape[-1])
     if is_label_map(field):
         return (*shown, field.shape[-1]) if field.holds_sets else shown
     if field.encoding == "png_list":

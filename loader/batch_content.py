@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from halofeed.loader.augment import Augmentation, Combination, check_augmentations
 from halofeed.loader.decode import DECODE
+from halofeed.loader.planes import COLOR_CHOICES
 from halofeed.system.errors import UsageError
 
 
@@ -18,20 +19,26 @@ class BatchContent:
         include: names of optional fields.
         augmentations: the augmentations in order.
         decodes_fast: whether pixels of JPEG may differ slightly, for speed.
+        holds_planes: whether pictures are luma and chroma instead of RGB.
     """
 
     include: tuple[str, ...] = ()
     augmentations: tuple[Augmentation | Combination, ...] = ()
     decodes_fast: bool = False
+    holds_planes: bool = False
 
     @classmethod
-    def of(cls, *, include: object, augment: object, decode: object) -> BatchContent:
+    def of(cls, *, include: object, augment: object, decode: object, color: object) -> BatchContent:
         """Return the content that arguments of `Loader` ask for; raise UsageError where one is invalid."""
         if decode not in DECODE:
             raise UsageError(f"decode: expected one of {', '.join(DECODE)}, got {decode!r}")
-        augmentations = check_augmentations(augment)
+        if color not in COLOR_CHOICES:
+            raise UsageError(f"color: expected one of {', '.join(COLOR_CHOICES)}, got {color!r}")
         return cls(
-            include=_checked_include(include), augmentations=augmentations, decodes_fast=decode == "fast"
+            include=_checked_include(include),
+            augmentations=check_augmentations(augment),
+            decodes_fast=decode == "fast",
+            holds_planes=color == "planes",
         )
 
     @property

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from halofeed.loader.batch import COUNT, ID, LABELLED, LABELS, VALID, Batch, join_id
+from halofeed.loader.planes import with_colors
 from halofeed.loader.reading import BOXES, CORNERS, IMAGE, LABEL
 from halofeed.schemas.kinds import Kind
 
@@ -116,6 +117,7 @@ def draw_batch(
     >>> draw_batch(batch, KINDS["picture"], (), side=100).shape[1:]
     (112, 3)
     """
+    batch = with_colors(batch, IMAGE)
     cells = [_cell(batch, row, kind, class_names, split, side) for row in range(len(batch[IMAGE]))]
     height, width = (max(cell.shape[axis] for cell in cells) for axis in (0, 1))
     padded = np.stack([_blank(height, width)] * len(cells))

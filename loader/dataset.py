@@ -115,6 +115,8 @@ class Loader(Stream):
         concurrent_reads: number of concurrent requests to an address.
         decode: JPEG decoding: "accurate" uses libjpeg's slow integer transform and smooth upsampling. "fast" differs by
             some levels and decodes more images per second (docs/loading.md says how many).
+        color: "planes" gives pictures of --encoding yuv420 as `luma` and `chroma` instead of `image`: half of the bytes
+            for a device, on which `halofeed.loader.device.to_rgb` makes colors of them.
         where: use only these records: their ids or the keys of their sources, as for `find`; or a function from all
             ids, int64 [record], to a mask, bool [record]. The selected records are numbered from 0.
         draw_by: how often each record is drawn in training; None: once per epoch. "class": each class equally often,
@@ -162,6 +164,7 @@ class Loader(Stream):
         verify: Literal["first", "always", "never"] = "first",
         on_corrupt: Literal["fail", "skip"] = "fail",
         decode: Literal["accurate", "fast"] = "accurate",
+        color: Literal["rgb", "planes"] = "rgb",
         include: Sequence[str] = (),
         where: Where | None = None,
         draw_by: DrawBy | None = None,
@@ -177,7 +180,7 @@ class Loader(Stream):
             verify=verify,
             on_corrupt=on_corrupt,
         )
-        self._content = BatchContent.of(include=include, augment=augment, decode=decode)
+        self._content = BatchContent.of(include=include, augment=augment, decode=decode, color=color)
         self._order = Order.of(
             seed=seed,
             training=training,
@@ -329,6 +332,7 @@ class Loader(Stream):
             "where": None if self._records.subset is None else digest(self._records.subset),
             "draw_by": None if self._draws is None else digest(self._draws.numbers),
             "decode": "fast" if self._content.decodes_fast else None,
+            "color": "planes" if self._content.holds_planes else None,
         }
 
     def fill(self, batch: Batch, rows: NDArray[np.int64], places: NDArray[np.int64]) -> None:

@@ -13,14 +13,11 @@ from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any
 
-import cv2
 import numpy as np
-import simplejpeg
 from numpy.typing import NDArray
 
 from halofeed.loader.record import StoredRecord
-from halofeed.prep.formats.picture.image import Size
-from halofeed.prep.formats.picture.picture_formats import check_encoded_image
+from halofeed.prep.geometry.resize import Size
 from halofeed.schemas.fields import Field
 from halofeed.schemas.tfexample import Decoded
 from halofeed.system.errors import CorruptFileError, UsageError
@@ -31,7 +28,6 @@ DECODE = {
     "size where an augmentation shrinks pictures at least as much",
 }
 JPEG_COLORS = {1: "GRAY", 3: "RGB"}
-_PNG_ORDERS = {3: cv2.COLOR_BGR2RGB, 4: cv2.COLOR_BGRA2RGBA}
 _CURE = "run `halofeed verify` on the data set, and the same `halofeed convert` with --overwrite"
 
 
@@ -75,6 +71,10 @@ def decode_image(data: memoryview, field: Field, record: StoredRecord) -> NDArra
     Raises:
         CorruptFileError: the picture cannot be decoded, or its size, channels or dtype differ from the field's.
     """
+    import simplejpeg  # raw records need neither of these
+
+    from halofeed.prep.voxels.encoded_image import check_encoded_image
+
     largest = field.shape[0], field.shape[1]
     with decoding_failures(field, record):
         if field.encoding == "jpeg":
@@ -100,6 +100,8 @@ def decoding_failures(field: Field, record: StoredRecord) -> Iterator[None]:
 
 def check_picture_size(data: memoryview, field: Field, record: StoredRecord) -> Size:
     """Return the (height, width) of a stored picture without decoding it; CorruptFileError as `decode_image`."""
+    from halofeed.prep.voxels.encoded_image import check_encoded_image
+
     with decoding_failures(field, record):
         return check_encoded_image(data, field.encoding, (field.shape[0], field.shape[1]))
 
@@ -124,6 +126,10 @@ def decode_label(
 
 def decode_png(data: memoryview, largest: tuple[int, int]) -> NDArray[Any]:
     """Decode a PNG file to uint8 or uint16 [height, width, channel]; ValueError if it is damaged or too large."""
+    import cv2
+
+    from halofeed.prep.voxels.encoded_image import check_encoded_image
+
     check_encoded_image(data, "png", largest)
     try:
         pixels = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_UNCHANGED)
@@ -133,7 +139,8 @@ def decode_png(data: memoryview, largest: tuple[int, int]) -> NDArray[Any]:
         raise ValueError("not a PNG file, or damaged")
     if pixels.ndim == 2:  # OpenCV drops the axis of a single channel
         return np.asarray(pixels[..., None])
-    return np.asarray(cv2.cvtColor(pixels, _PNG_ORDERS[pixels.shape[2]]))
+    order = {3: cv2.COLOR_BGR2RGB, 4: cv2.COLOR_BGRA2RGBA}[pixels.shape[2]]
+    return np.asarray(cv2.cvtColor(pixels, order))
 
 
 def read_numbers(field: Field, features: Decoded, record: StoredRecord) -> NDArray[Any]:

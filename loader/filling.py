@@ -23,7 +23,8 @@ from halofeed.loader.assemble import Assembler
 from halofeed.loader.augment.augmented_example import Windows
 from halofeed.loader.augment.view import View
 from halofeed.loader.batch import Batch, BufferPool, allocate
-from halofeed.loader.copy_plan import MappedRecords, VerifiedReads
+from halofeed.loader.copy_plan import VerifiedReads
+from halofeed.loader.mapped_records import MappedRecords
 from halofeed.loader.record import ChosenRecords, StoredRecord, stored_records
 from halofeed.loader.sampler import BatchRows
 from halofeed.loader.shards import Integers
@@ -110,6 +111,8 @@ class Filler:
         rows, epochs, numbers = rows[valid], content.epochs[valid], self._split_numbers(content)
         uniforms = self._assembler.draw(self._seed, epochs, self._shards.ids_of(numbers))
         self._assembler.write_epochs(batch, rows, epochs.tolist())
+        with contextlib.suppress(CorruptFileError):  # `_fill_row` finds the error again
+            self._assembler.cache_values(numbers, self._shards)
         windows = self._assembler.plan(batch, rows, numbers, self._shards, uniforms)
         left = np.arange(len(rows)) if windows is None else self._copy_mapped(batch, rows, numbers, windows)
         if len(left):
@@ -168,12 +171,22 @@ class Filler:
         """Copy the pixels of planned rows from mapped shards, and return the positions in `rows` of the rows left."""
         # An error is ignored here: `_fill_row` reads the record again, and raises or skips.
         with contextlib.suppress(CorruptFileError):
-            if self._assembler.moves_rows:
-                records = MappedRecords.of(self._shards, numbers, self._assembler.raw_keys)
-                if records is not None:
-                    copied = self._assembler.move_planned(batch, rows, records, windows, self._run_in_threads)
-                    return np.flatnonzero(~(copied & records.are_unchanged()))
+            records = self._mapped_records(numbers) if self._assembler.moves_rows else None
+            if records is not None:
+                right = records.verify_rests()
+                copied = self._assembler.move_planned(batch, rows, records, windows, self._run_in_threads)
+                return np.flatnonzero(~(right & copied & records.are_unchanged()))
         return np.arange(len(rows))
+
+    def _mapped_records(self, numbers: Integers) -> MappedRecords | None:
+        """Return the records if the kernel can copy them; raise as `MappedRecords.of`."""
+        shards, keys = self._shards, self._assembler.raw_keys
+        verifies = self._assembler.verifies_windows and shards.verify == "first"
+        if not (verifies or shards.is_verified(numbers, keys)):
+            return None
+        records = MappedRecords.of(shards, numbers)
+        # If a shard was replaced, opening it has discarded what was verified.
+        return records if verifies or shards.is_verified(numbers, keys) else None
 
     def _for_each(self, todo: deque[tuple[Any, ...]], act: Callable[..., None]) -> None:
         """Call `act` with each item of the deque, whose first element is its position, in several threads.

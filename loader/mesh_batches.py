@@ -120,14 +120,14 @@ def needed_slab(
     mesh: Mesh,
     specs: Mapping[str, PartitionSpec],
     shapes: Mapping[str, tuple[int, ...]],
-    on_grid: Sequence[str],
+    on_grid: Mapping[str, int],
     axes: int,
 ) -> tuple[tuple[int, int], ...]:
     """Return the part of each image, and of each label on its grid, that this process's devices hold.
 
     Args:
         mesh, specs, shapes: as in `place_batch`.
-        on_grid: the keys of image and label.
+        on_grid: the keys of image and label, each with the pixels along an axis that have one number.
         axes: number of the grid's axes.
 
     Returns:
@@ -137,9 +137,14 @@ def needed_slab(
         PartitionError: as `place_batch`.
     """
     shardings = _shardings(mesh, specs, shapes)
-    held = [slab[1 : 1 + axes] for key in on_grid for slab in _held(shardings[key], shapes[key])]
+    held = [
+        [(low * pixels, high * pixels) for low, high in slab[1 : 1 + axes]]
+        for key, pixels in on_grid.items()
+        for slab in _held(shardings[key], shapes[key])
+    ]
     if not held:  # no device of this process holds a part of an image
-        return tuple((0, size) for size in shapes[on_grid[0]][1 : 1 + axes])
+        key, pixels = next(iter(on_grid.items()))
+        return tuple((0, size * pixels) for size in shapes[key][1 : 1 + axes])
     return tuple(
         (min(low for low, _ in side), max(high for _, high in side)) for side in zip(*held, strict=True)
     )

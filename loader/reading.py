@@ -22,7 +22,8 @@ from halofeed.loader.decode import (
     read_numbers,
     stored_dtype,
 )
-from halofeed.loader.record import StoredArray, StoredRecord
+from halofeed.loader.mapped_records import NumberParser
+from halofeed.loader.record import RecordArray, StoredRecord, array_of
 from halofeed.loader.shards import ObjectLists
 from halofeed.loader.stored_jpeg import StoredJpeg
 from halofeed.prep.geometry.resize import compose_affines
@@ -105,6 +106,7 @@ class RecordReader:
     Attributes:
         cached_names: names under which values of static shape are cached.
         lists: the fields of objects.
+        numbers: parser of the values of many records; None if each record is parsed alone.
         caches_all: whether cached values make parsing unnecessary.
     """
 
@@ -135,9 +137,11 @@ class RecordReader:
         self._values = [field for field in parsed if field.encoding in STATIC]
         self.lists = [field for field in parsed if field.encoding == "list"]
         self.cached_names, self.caches_all = self._cacheable(manifest, parsed)
-        # Without augmentations and sizes, every raw image is the same example.
+        # The kernel parses the numbers of many records at once, if there is nothing else to parse.
+        self.numbers = None if self.lists or not self.caches_all else NumberParser.of(self._values)
+        # Without augmentations and sizes, every array of an image is the same example.
         self._unchanged_example = None
-        if self._image.encoding == "raw" and not needs_extent:
+        if self._image.is_array and not needs_extent:
             self._unchanged_example = Example.whole(self._image.shape[:-1])
 
     def _cacheable(self, manifest: Manifest, parsed: Sequence[Field]) -> tuple[tuple[str, ...], bool]:
@@ -145,7 +149,7 @@ class RecordReader:
         names = tuple(field.name for field in self._values)
         others = [field for field in parsed if field.encoding not in (*STATIC, "list")]
         # The place of an image's file is cached too, so that the next read of the record parses nothing.
-        if others == [self._image] and not any(field.is_raw for field in manifest.fields):
+        if others == [self._image] and not any(field.is_array for field in manifest.fields):
             return (*names, FILE_SPAN), True
         return names, not others
 
@@ -161,7 +165,7 @@ class RecordReader:
         Returns:
             Each array, or None if the batch has it already; None for both if the picture's size is not the cached one.
         """
-        if self._image.is_raw:
+        if self._image.is_array:
             return self._stored_unless_direct(self._image, record), self._stored_unless_direct(
                 self.label, record
             )
@@ -228,7 +232,7 @@ class RecordReader:
     ) -> tuple[SourceArray | None, ImageShape]:
         """Return the pixels, or None if the batch has them already, and their shape without the channel."""
         field = self._image
-        if field.encoding == "raw":
+        if field.is_array:
             return self._stored_unless_direct(field, record), field.shape[:-1]
         file = one_file(field, features, record)
         picture = self._picture(file, record, out)
@@ -246,7 +250,7 @@ class RecordReader:
 
     def _read_label(self, features: Decoded, record: StoredRecord, stored: ImageShape) -> LabelArray | None:
         """Return the label on the image's grid; None if there is none, or the batch has it already."""
-        if self.label is None or self.label.is_raw:
+        if self.label is None or self.label.is_array:
             return self._stored_unless_direct(self.label, record)
         return decode_label(one_file(self.label, features, record), self.label, stored, record)
 
@@ -264,11 +268,11 @@ class RecordReader:
             ignored=0 if self.label is None else int(self.label.fill[0]),
         )
 
-    def _stored_unless_direct(self, field: Field | None, record: StoredRecord) -> StoredArray | None:
-        """Return a raw field's array, without reading it; None if the batch has it already, or it is not raw."""
-        if field is None or not field.is_raw or field.name in self._as_stored:
+    def _stored_unless_direct(self, field: Field | None, record: StoredRecord) -> RecordArray | None:
+        """Return a field's array, without reading it; None if the batch has it already, or it is a file."""
+        if field is None or not field.is_array or field.name in self._as_stored:
             return None
-        return StoredArray(record, field.keys[0], field.stored_shape, stored_dtype(field), self._axes)
+        return array_of(record, field, stored_dtype(field), self._axes)
 
     def _read_values(self, features: Decoded, record: StoredRecord) -> dict[str, NDArray[Any]]:
         return {
@@ -398,7 +402,7 @@ def concatenate_lists(reads: Sequence[ReadExample]) -> Mapping[str, NDArray[Any]
 
 def is_label_map(field: Field) -> bool:
     """Return whether a field is a label on the image's grid."""
-    return field.name == LABEL and (field.is_raw or field.encoding == "png")
+    return field.name == LABEL and (field.is_array or field.encoding == "png")
 
 
 def one_file(field: Field, features: Decoded, record: StoredRecord) -> memoryview:

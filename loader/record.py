@@ -15,6 +15,8 @@ read. If the shard is mapped, one copy transfers the complete view.
 
 from __future__ import annotations
 
+import abc
+import contextlib
 import math
 import sys
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
@@ -24,15 +26,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from halofeed.loader.augment.view import ImageShape, Ranges, View, common, slices_within
+from halofeed.loader.planes import ColorPlane
 from halofeed.loader.shards import Bytes, Integers, ObjectLists, Shards
+from halofeed.schemas.color_planes import color_window
+from halofeed.schemas.fields import Field
 from halofeed.schemas.native import kernel
+from halofeed.schemas.packed.packed_layout import BAND_ROWS, SLACK_BYTES
+from halofeed.schemas.packed.packed_windows import PackedWindow, pixels_of, unpack_window
 from halofeed.schemas.shard_file import OpenFile
 from halofeed.schemas.tfexample import Decoded, decode_parts
 from halofeed.schemas.tfrecord import FOOTER_BYTES, HEADER_BYTES
-from halofeed.system.checksum import BLOCK_BYTES, combine, combine_blocks, crc32c, mask_crc
+from halofeed.system.checksum import combine, combine_blocks, crc32c, mask_crc
 from halofeed.system.errors import CorruptFileError
 
-NEVER_SPLIT_BYTES, SPLIT_BYTES_FOR_CROPS, SPLIT_BYTES_FOR_SLABS = 1 << 62, 2 << 20, BLOCK_BYTES
+NEVER_SPLIT_BYTES, SPLIT_BYTES_FOR_CROPS, SPLIT_BYTES_FOR_SLABS = 1 << 62, 2 << 20, 1 << 20
 """Raw values up to this size are fetched completely: a further request may cost more than the unused bytes."""
 CHUNK_BYTES = 3 << 18
 """Size of one read; the chunk and its destination fit into a core's cache."""
@@ -97,11 +104,11 @@ class StoredRecord:
     def features(
         self, keys: frozenset[str], into: Mapping[str, Bytes] = _NO_TARGETS, *, outlives: bool = False
     ) -> Decoded:
-        """Return the values of keys, except raw values, and read the raw values of `into` to its memory.
+        """Return the values of keys, except arrays, and read the arrays of `into` to its memory.
 
         Args:
             keys: names of the values to decode.
-            into: memory for complete raw values, by key.
+            into: memory for complete arrays, uint8 [byte], by key; packed ones are unpacked.
             outlives: whether bytes values are copied to separate memory. Otherwise they are views of the thread's
                 scratch and are valid until this thread reads another record.
 
@@ -111,7 +118,7 @@ class StoredRecord:
         shards, number = self._shards, self._number
         if self._verified_frame is not None:
             self._frame, self._verified_frame = self._verified_frame, None
-            return self._decode(self._parts_around_raw(self._frame), keys)
+            return self._decode(self._parts_around_arrays(self._frame), keys)
         self._opened = opened = shards.open(self.shard)
         self._stamp, self._has_mapping = opened.stamp, False
         self._read_token = object()  # verified blocks in the scratch belong to an earlier read
@@ -119,10 +126,10 @@ class StoredRecord:
             if self._verify == "first":
                 self._verify = "always"  # a verified transfer says nothing about the next one
             opened.begin(self._offset, lambda: shards.spans(np.array([number]), SPLIT_BYTES_FOR_CROPS))
-        size = self.end - self._offset - shards.all_raw_bytes
+        size = int(shards.rest_bytes(np.array([number]))[0])
         frame = np.empty(size, np.uint8).data if outlives else shards.scratch.bytes("rest", size).data
         self._frame = frame
-        around = self._parts_around_raw(frame)
+        around = self._parts_around_arrays(frame)
         # A record whose checksums are known is copied from the mapped file; otherwise it is read and verified.
         if not self._copy_from_mapping(opened, into, around):
             for at, part in around:
@@ -131,7 +138,10 @@ class StoredRecord:
             if self._verify == "always" or (self._verify == "first" and not shards.verified[number]):
                 self._check_data([part for _, part in self._without_frame(around)])
             for key, out in into.items():
-                self.fetch(key, [0], len(out), out)
+                if key in shards.layouts:
+                    self.unpack(key, PackedWindow.whole(shards.layouts[key]), out)
+                else:
+                    self.fetch(key, [0], len(out), out)
         return self._decode(around, keys)
 
     def accept_verified(self, opened: OpenFile, stamp: tuple[int, ...], frame: memoryview) -> None:
@@ -153,14 +163,14 @@ class StoredRecord:
         start = _address(part) - _address(self._frame)
         return start, start + len(part)
 
-    def _parts_around_raw(self, frame: memoryview) -> list[tuple[int, memoryview]]:
-        """Split the frame at the raw values, which it does not hold; each part has its offset in the file."""
+    def _parts_around_arrays(self, frame: memoryview) -> list[tuple[int, memoryview]]:
+        """Split the frame at the arrays, which it does not hold; each part has its offset in the file."""
         around, at, used = [], self._offset, 0
-        for key, value_bytes in self._shards.raw_bytes.items():
-            begin = self.raw_start(key)
+        for key in self._shards.array_bytes:
+            begin = self.value_start(key)
             stop = used + begin - at
             around.append((at, frame[used:stop]))
-            at, used = begin + value_bytes, stop
+            at, used = begin + self.value_bytes(key), stop
         return [*around, (at, frame[used:])]
 
     def _without_frame(self, around: list[tuple[int, memoryview]]) -> list[tuple[int, memoryview]]:
@@ -186,7 +196,7 @@ class StoredRecord:
         shards = self._shards
         # Encoded files such as JPEG are decoded from the scratch anyway. A record with checksums left to compute is
         # read, because the mapped bytes are copied without verification.
-        if not shards.raw_bytes or not shards.is_verified(self._number, into):
+        if not shards.array_bytes or not shards.is_verified(self._number, into):
             return False
         mapping = self._mapped_shard()
         if mapping is None:
@@ -194,20 +204,29 @@ class StoredRecord:
         for at, part in around:
             part[:] = mapping.data[at : at + len(part)]
         for key, out in into.items():
-            begin = self.raw_start(key)
-            value = mapping[begin : begin + len(out)]
-            if not kernel.copy(value, out, 1):  # the machine code is not built on this machine
+            begin = self.value_start(key)
+            value = mapping[begin : begin + self.value_bytes(key)]
+            if key in shards.layouts:
+                try:
+                    self._unpack_value(key, PackedWindow.whole(shards.layouts[key]), value, out)
+                except ValueError:  # `unpack` finds the error again, or says why the file cannot be read
+                    return False
+            elif not kernel.copy(value, out, 1):  # the machine code is not built on this machine
                 np.copyto(out, value)
         if opened.is_lost():  # the file was shortened meanwhile, and zeros were copied
             return False
         self._check_frame(around)
         return True
 
-    # Raw values, after `features` was called -----------------------------------------------------------------
+    # Arrays, after `features` was called ---------------------------------------------------------------------
 
-    def raw_start(self, key: str) -> int:
-        """Return the file offset of a raw value."""
-        return int(self._shards.raw_starts[key][self._number])
+    def value_start(self, key: str) -> int:
+        """Return the file offset of an array's value."""
+        return int(self._shards.value_starts[key][self._number])
+
+    def value_bytes(self, key: str) -> int:
+        """Return the stored bytes of an array's value."""
+        return int(self._shards.value_bytes[key][self._number])
 
     def mapped_value(self, key: str, runs: ByteRuns) -> Bytes | None:
         """Return a complete raw value, uint8 [byte], in the mapped shard; None if it must be fetched.
@@ -221,14 +240,14 @@ class StoredRecord:
         mapping = self._mapped_shard()
         if mapping is None:
             return None
-        shards, begin = self._shards, self.raw_start(key)
-        value = mapping[begin : begin + shards.raw_bytes[key]]
+        shards, begin, size = self._shards, self.value_start(key), self._shards.block_bytes
+        value = mapping[begin : begin + shards.array_bytes[key]]
         if not self._is_verified(key):
-            for block in _blocks_of(*runs()):
+            for block in _blocks_of(*runs(), size):
                 if self._is_verified_block(key, block):
                     continue
-                data = value[block * BLOCK_BYTES : (block + 1) * BLOCK_BYTES]
-                if crc32c(data) != shards.raw_checksums[key][self._number, block]:
+                data = value[block * size : (block + 1) * size]
+                if crc32c(data) != shards.value_checksums[key][self._number, block]:
                     return None  # `fetch` finds the error again, or says why the file cannot be read
                 self._mark_verified(key, block)
         return value
@@ -242,9 +261,9 @@ class StoredRecord:
     def prefetch(self, key: str, runs: ByteRuns) -> None:
         """Begin to transfer the blocks of a raw value that hold `runs`, if the shard is remote."""
         if self._opened.is_transferred:
-            begin, size = self.raw_start(key), self._shards.raw_bytes[key]
-            starts = [block * BLOCK_BYTES for block in _blocks_of(*runs())]
-            self._opened.expect([(begin + at, begin + min(at + BLOCK_BYTES, size)) for at in starts])
+            begin, size, each = self.value_start(key), self.value_bytes(key), self._shards.block_bytes
+            starts = [block * each for block in _blocks_of(*runs(), each)]
+            self._opened.expect([(begin + at, begin + min(at + each, size)) for at in starts])
 
     def fetch(self, key: str, starts: Sequence[int], length: int, out: Bytes) -> None:
         """Read parts of a raw value.
@@ -261,7 +280,7 @@ class StoredRecord:
         Raises:
             CorruptFileError: as `features`.
         """
-        opened, begin, target = self._opened, self.raw_start(key), out.data
+        opened, begin, target = self._opened, self.value_start(key), out.data
         checked = not self._is_verified(key)
         for at, start in enumerate(starts):
             part = target[at * length : (at + 1) * length]
@@ -271,38 +290,136 @@ class StoredRecord:
                 opened.read_into((part,), begin + start, length)
 
     def _fetch_checked(self, key: str, start: int, out: memoryview) -> None:
-        shards, stop = self._shards, start + len(out)
-        for block in range(start // BLOCK_BYTES, -(-stop // BLOCK_BYTES)):
-            low, high = block * BLOCK_BYTES, min((block + 1) * BLOCK_BYTES, shards.raw_bytes[key])
-            first, last = max(start, low), min(stop, high)
-            target = out[first - start : last - start]
+        shards, stop, size = self._shards, start + len(out), self._shards.block_bytes
+        at = start
+        while at < stop:
+            block = at // size
+            low, high = block * size, min((block + 1) * size, shards.array_bytes[key])
             if self._is_verified_block(key, block):
-                self._opened.read_into((target,), self.raw_start(key) + first, last - first)
-                continue
-            # The caller wants the complete block, so it is verified in place.
-            if (first, last) == (low, high):
-                self._read_block(key, block, target)
-                continue
-            scratch = shards.scratch
-            complete = scratch.bytes("block", BLOCK_BYTES).data[: high - low]
-            # Several rows of a window are often in one block, which is read and verified once.
-            if scratch.block != (self._read_token, key, block):
-                scratch.block = None
-                self._read_block(key, block, complete)
-                scratch.block = (self._read_token, key, block)
-            target[:] = complete[first - low : last - low]
+                last = min(stop, high)
+                self._opened.read_into(
+                    (out[at - start : last - start],), self.value_start(key) + at, last - at
+                )
+            elif at == low and stop >= high:
+                # The caller wants complete blocks, so they are verified in place, several for one read.
+                last = low + max(size, min(CHUNK_BYTES, stop - low) // size * size)
+                last = high if last > stop else last
+                self._read_blocks(key, block, out[at - start : last - start])
+            else:
+                last = min(stop, high)
+                self._copy_of_block(key, block, at - low, out[at - start : last - start], high - low)
+            at = last
 
-    def _read_block(self, key: str, block: int, out: memoryview) -> None:
-        self._opened.read_into((out,), self.raw_start(key) + block * BLOCK_BYTES, len(out))
-        if crc32c(out) != self._shards.raw_checksums[key][self._number, block]:
-            raise self._checksum_error(f"the checksum is wrong of block {block} of {key}")
-        self._mark_verified(key, block)
+    def _copy_of_block(self, key: str, block: int, first: int, out: memoryview, size: int) -> None:
+        """Copy a part of a block of `size` bytes, from its byte `first` on, after verifying all of it."""
+        scratch = self._shards.scratch
+        complete = scratch.bytes("block", self._shards.block_bytes).data[:size]
+        # Several rows of a window are often in one block, which is read and verified once.
+        if scratch.block != (self._read_token, key, block):
+            scratch.block = None
+            self._read_blocks(key, block, complete)
+            scratch.block = (self._read_token, key, block)
+        out[:] = complete[first : first + len(out)]
+
+    def _read_blocks(self, key: str, first: int, out: memoryview) -> None:
+        """Read complete blocks one after the other, from the block `first` on, and verify each."""
+        size = self._shards.block_bytes
+        self._opened.read_into((out,), self.value_start(key) + first * size, len(out))
+        for block, at in enumerate(range(0, len(out), size), first):
+            if crc32c(out[at : at + size]) != self._shards.value_checksums[key][self._number, block]:
+                raise self._checksum_error(f"the checksum is wrong of block {block} of {key}")
+            self._mark_verified(key, block)
 
     def _mapped_shard(self) -> Bytes | None:
         """Return the mapped shard; checked once per read, because the check takes a tenth of a picture's copy."""
         if not self._has_mapping:
             self._mapping, self._has_mapping = self._opened.as_array(), True
         return self._mapping
+
+    # Packed values, after `features` was called --------------------------------------------------------------
+
+    def unpack(self, key: str, window: PackedWindow, out: NDArray[Any]) -> None:
+        """Unpack a window of a packed value, after verifying its table and its bands that no one has verified.
+
+        Args:
+            key: the value's key.
+            window: the part to unpack.
+            out: uint8 [plane, row, column, byte] of the window's shape, or contiguous bytes, uint8 [byte].
+
+        Raises:
+            CorruptFileError: as `features`; the message names the band.
+        """
+        mapping = self._mapped_shard()
+        if mapping is not None:
+            begin = self.value_start(key)
+            # After an error the read below finds it again, or says why the file cannot be read.
+            with contextlib.suppress(ValueError):
+                self._unpack_value(key, window, mapping[begin : begin + self.value_bytes(key)], out)
+                if not self.is_lost():
+                    return
+        try:
+            value = self._read_bands(key, window.bands(self._shards.layouts[key]))
+            self._unpack_value(key, window, value, out)
+        except ValueError as error:
+            raise self._checksum_error(f"{key}: {error}") from error
+
+    def prefetch_bands(self, key: str, window: PackedWindow) -> None:
+        """Begin to transfer the bands of a packed value that hold a window, if the shard is remote."""
+        if self._opened.is_transferred:
+            layout = self._shards.layouts[key]
+            try:
+                self._expect_bands(key, window.bands(layout), self._read_table(key))
+            except ValueError as error:
+                raise self._checksum_error(f"{key}: {error}") from error
+
+    def _unpack_value(self, key: str, window: PackedWindow, value: Bytes, out: NDArray[Any]) -> None:
+        """Unpack a window of a value in memory; ValueError if it is damaged."""
+        layout, flags = self._shards.layouts[key], self._band_flags(key)
+        # The bytes after the last band are in no band's checksum.
+        if (
+            flags is not None
+            and not flags[-1]
+            and window.bands(layout)[-1] == layout.bands - 1
+            and (value[-SLACK_BYTES:].any())
+        ):
+            raise ValueError("expected zeros after its last band")
+        unpack_window(value, layout, window, out.reshape(*window.shape, layout.pixel_bytes), flags)
+
+    def _band_flags(self, key: str) -> NDArray[np.bool_] | None:
+        """Return which bands of a packed value are verified, bool [band]; None if none is to be verified."""
+        if self._verify == "first":
+            flags: NDArray[np.bool_] = self._shards.verified_parts[key][self._number]
+            return flags
+        return None if self._verify == "never" else np.zeros(self._shards.layouts[key].bands, np.bool_)
+
+    def _read_table(self, key: str) -> NDArray[np.int64]:
+        """Return where the bands of a packed value begin and end, int64 [band + 1]; ValueError if it is damaged."""
+        layout, size = self._shards.layouts[key], self.value_bytes(key)
+        table = self._shards.scratch.bytes("packed", size)[: layout.table_bytes]
+        self._opened.read_into((table.data,), self.value_start(key), len(table))
+        return layout.read_table(table.data, size)[0]
+
+    def _expect_bands(self, key: str, bands: Integers, places: Integers) -> list[tuple[int, int]]:
+        """Begin to transfer bands, if the shard is remote, and return the byte ranges of the value that hold them."""
+        ranges = _merged(places[bands], places[bands + 1], _GAP_BYTES)
+        if ranges and ranges[-1][1] == places[-1]:  # the last band needs the bytes after it
+            ranges[-1] = ranges[-1][0], ranges[-1][1] + SLACK_BYTES
+        begin = self.value_start(key)
+        self._opened.expect([(begin + low, begin + high) for low, high in ranges])
+        return ranges
+
+    def _read_bands(self, key: str, bands: Integers) -> Bytes:
+        """Read the table and some bands of a packed value; ValueError if the table is damaged.
+
+        Returns:
+            The value, uint8 [byte], in this thread's memory; other bands hold any bytes.
+        """
+        opened, begin = self._opened, self.value_start(key)
+        ranges = self._expect_bands(key, bands, self._read_table(key))
+        value = self._shards.scratch.bytes("packed", self.value_bytes(key))
+        for low, high in ranges:
+            opened.read_into((value[low:high].data,), begin + low, high - low)
+        return value
 
     def scratch(self, size: int) -> Bytes:
         """Return `size` bytes of this thread's memory for `fetch`; later calls return the same memory."""
@@ -352,11 +469,14 @@ class StoredRecord:
         self._shards.check_frame(self.shard, self._number, header, footer)
 
     def _check_data(self, parts: list[memoryview]) -> None:
-        """Verify the data's checksum; for raw values it is combined from the index's block checksums."""
+        """Verify the data's checksum; for arrays it is combined from the index's checksums of them."""
         shards, number = self._shards, self._number
         checksum = crc32c(parts[0])
-        for (key, value_bytes), part in zip(shards.raw_bytes.items(), parts[1:], strict=True):
-            value = combine_blocks(shards.raw_checksums[key][number].tolist(), value_bytes)
+        for key, part in zip(shards.array_bytes, parts[1:], strict=True):
+            sums, value_bytes = shards.value_checksums[key][number].tolist(), self.value_bytes(key)
+            value = (
+                sums[0] if key in shards.layouts else combine_blocks(sums, value_bytes, shards.block_bytes)
+            )
             checksum = crc32c(part, combine(checksum, value, value_bytes))
         if mask_crc(checksum) != shards.checksums[number]:
             raise self._checksum_error("the data's checksum is wrong")
@@ -364,17 +484,17 @@ class StoredRecord:
             shards.verified[number] = True
 
     def _is_verified(self, key: str) -> bool:
-        """Return whether no checksum of a raw value is left to compute."""
+        """Return whether no checksum of an array is left to compute."""
         if self._verify == "first":
-            return bool(self._shards.verified_blocks[key][self._number].all())
+            return bool(self._shards.verified_parts[key][self._number].all())
         return self._verify == "never"
 
     def _is_verified_block(self, key: str, block: int) -> bool:
-        return self._verify == "first" and bool(self._shards.verified_blocks[key][self._number, block])
+        return self._verify == "first" and bool(self._shards.verified_parts[key][self._number, block])
 
     def _mark_verified(self, key: str, block: int) -> None:
         if self._verify == "first":
-            self._shards.verified_blocks[key][self._number, block] = True
+            self._shards.verified_parts[key][self._number, block] = True
 
     def _checksum_error(self, what: str) -> CorruptFileError:
         return self._shards.checksum_error(self.shard, self._number, what)
@@ -425,11 +545,11 @@ class ChosenRecords:
         return stored_record(self.shards, number if self.subset is None else int(self.subset[number]))
 
 
-def _blocks_of(starts: Sequence[int], length: int) -> list[int]:
+def _blocks_of(starts: Sequence[int], length: int, block_bytes: int) -> list[int]:
     """Return the numbers of the blocks that hold runs of a raw value, ascending."""
     # A difference array: +1 where a run enters a block, -1 after its last block, and the sum counts the runs.
     begin = np.array(starts)
-    first, last = begin // BLOCK_BYTES, (begin + length - 1) // BLOCK_BYTES
+    first, last = begin // block_bytes, (begin + length - 1) // block_bytes
     touched = np.zeros(int(last.max()) + 2, np.int64)
     np.add.at(touched, first, 1)
     np.add.at(touched, last + 1, -1)
@@ -440,8 +560,8 @@ def _address(part: memoryview) -> int:
     return int(np.frombuffer(part, np.uint8).ctypes.data)
 
 
-class StoredArray:
-    """A raw field's array, of which only the viewed part is read.
+class RecordArray(abc.ABC):
+    """An array field of a record, of which only the viewed part is read; see `LabelSource`.
 
     Args:
         record: the record that holds the array.
@@ -467,20 +587,11 @@ class StoredArray:
 
     def copy(self, view: View, out: NDArray[Any]) -> None:
         """Copy what the view shows into `out`, of the view's shape and this array's channels."""
-        shown = view.box
-        if self._copy_from_mapping(view, shown, out):
+        if self._copy_at_once(view, out):
             return
-        for box, chunk in self._read_chunks(shown):
+        for box, chunk in self._read_chunks(view.box):
             part, region = view.part(box)
             part.copy(chunk, out[region])
-
-    def _copy_from_mapping(self, view: View, shown: Ranges, out: NDArray[Any]) -> bool:
-        """Copy the view from the mapped shard; False if it is not mapped."""
-        value = self._record.mapped_value(self._key, lambda: self._runs(shown))
-        if value is None:
-            return False
-        view.copy(value.view(self.dtype).reshape(self.shape), out)
-        return not self._record.is_lost()
 
     def chunks(self, box: Ranges) -> Iterator[tuple[Ranges, NDArray[Any]]]:
         """Yield the chunks of a box in stored order: the part of the box, and its array.
@@ -492,10 +603,171 @@ class StoredArray:
             yield inside, chunk[slices_within(inside, held)]
 
     def cached_count(
-        self, box: Ranges, count: Callable[[StoredArray, Ranges], NDArray[np.int64]]
+        self, box: Ranges, count: Callable[[RecordArray, Ranges], NDArray[np.int64]]
     ) -> NDArray[np.int64]:
         """Return what `count` returns for a box of this array; see `Shards.cached_count`."""
         return self._record.cached_count((self._key, box), lambda: count(self, box))
+
+    @abc.abstractmethod
+    def _copy_at_once(self, view: View, out: NDArray[Any]) -> bool:
+        """Copy the view without chunks; False if that is impossible."""
+
+    @abc.abstractmethod
+    def _read_chunks(self, shown: Ranges) -> Iterator[tuple[Ranges, NDArray[Any]]]:
+        """Read the chunks that show a part of a box, and yield each one's box and array."""
+
+    def _chunk_boxes(self, held: Ranges, axis: int, rows: int = 1) -> Iterator[Ranges]:
+        """Cut a box along its first axes into boxes of complete rows that fit the scratch, or of a few rows.
+
+        Args:
+            held: the box.
+            axis: the axis to cut.
+            rows: boxes within a plane begin at multiples of as many rows.
+        """
+        each = math.prod(high - low for low, high in held[axis + 1 :]) * self._pixel_bytes
+        low, high = held[axis]
+        # A slice that does not fit the cache is read by its rows; the last two axes are never divided further.
+        if each > CHUNK_BYTES and axis + 2 < self._axes:
+            for at in range(low, high):
+                yield from self._chunk_boxes((*held[:axis], (at, at + 1), *held[axis + 1 :]), axis + 1, rows)
+            return
+        unit = rows if axis + 2 == self._axes else 1
+        step = max(1, CHUNK_BYTES // max(1, each) // unit) * unit
+        while low < high:
+            stop = min((low // unit * unit) + step, high)
+            yield (*held[:axis], (low, stop), *held[axis + 1 :])
+            low = stop
+
+
+def array_of(record: StoredRecord, field: Field, dtype: np.dtype[Any], axes: int) -> RecordArray:
+    """Return an array field of a record without reading it.
+
+    Args:
+        record: the record.
+        field: the field.
+        dtype: its stored dtype, little-endian.
+        axes: number of leading axes that a view has.
+    """
+    kind = PackedArray if field.is_packed else ColoredPlanes if field.holds_planes else StoredArray
+    return kind(record, field.keys[0], field.stored_shape, dtype, axes)
+
+
+class PackedArray(RecordArray):
+    """A packed field's array; a view unpacks only the bands of its rows."""
+
+    __slots__ = ()
+
+    def _copy_at_once(self, view: View, out: NDArray[Any]) -> bool:
+        """Unpack the view straight into `out`; False if axes are transposed or numbers converted."""
+        if view.order != tuple(range(self._axes)) or out.dtype != self.dtype:
+            return False
+        if out.size:  # a slab may hold nothing of a small picture
+            window = PackedWindow.of(view.start, view.shape, view.backwards)
+            self._record.unpack(self._key, window, pixels_of(out, self._axes))
+        return True
+
+    def _read_chunks(self, shown: Ranges) -> Iterator[tuple[Ranges, NDArray[Any]]]:
+        if any(low >= high for low, high in shown):
+            return
+        self._record.prefetch_bands(self._key, _window_of(shown))
+        # A band is unpacked from its first row, so that no band is cut.
+        for box in self._chunk_boxes(shown, 0, BAND_ROWS):
+            shape = (*(high - low for low, high in box), *self.shape[self._axes :])
+            memory = self._record.scratch(math.prod(shape) * self.dtype.itemsize)
+            self._record.unpack(self._key, _window_of(box), memory)
+            yield box, memory.view(self.dtype).reshape(shape)
+
+
+def _window_of(box: Ranges) -> PackedWindow:
+    return PackedWindow.of([low for low, _ in box], [high - low for low, high in box])
+
+
+def _merged(starts: Integers, stops: Integers, gap: int) -> list[tuple[int, int]]:
+    """Return ranges, ascending, as (start, stop), after merging those with at most `gap` bytes between them.
+
+    >>> _merged(np.array([0, 5, 90]), np.array([5, 8, 95]), 3)
+    [(0, 8), (90, 95)]
+    """
+    if not len(starts):
+        return []
+    (cuts,) = np.nonzero(starts[1:] - stops[:-1] > gap)
+    first, last = starts[[0, *(cuts + 1)]], stops[[*cuts, -1]]
+    return list(zip(first.tolist(), last.tolist(), strict=True))
+
+
+class ColoredPlanes(RecordArray):
+    """The RGB pixels of a picture that is stored as color planes; see `halofeed.schemas.color_planes`."""
+
+    __slots__ = ()
+
+    def _copy_at_once(self, view: View, out: NDArray[Any]) -> bool:
+        """Color the view straight into `out`; False if axes are transposed or the shard is not mapped."""
+        if view.order != (0, 1) or out.dtype != self.dtype:
+            return False
+        if not out.size:  # a slab may hold nothing of a small picture
+            return True
+        value = self._record.mapped_value(self._key, lambda: self._runs(view.box))
+        if value is None:
+            return False
+        color_window(value, self._size, view.box, view.backwards, out)
+        return not self._record.is_lost()
+
+    def _read_chunks(self, shown: Ranges) -> Iterator[tuple[Ranges, NDArray[Any]]]:
+        if any(low >= high for low, high in shown):
+            return
+        self._record.prefetch(self._key, lambda: self._runs(shown))
+        width, columns = self._size[1], shown[1]
+        for (low, high), _ in self._chunk_boxes(shown, 0):
+            # Complete rows of both planes, from an even row to an even row, are a small picture.
+            first, last = low // 2 * 2, -(-high // 2) * 2
+            planes = np.empty((last - first) * width * 3 // 2, np.uint8)
+            split = (last - first) * width
+            starts, lengths = self._plane_runs(first, last)
+            for start, length, part in zip(starts, lengths, (planes[:split], planes[split:]), strict=True):
+                self._record.fetch(self._key, [start], length, part)
+            box = ((low - first, high - first), columns)
+            yield ((low, high), columns), color_window(planes, (last - first, width), box)
+
+    def plane(self, plane: ColorPlane) -> StoredArray:
+        """Return one of the planes."""
+        return StoredPlane(self._record, self._key, plane.shape, self.dtype, self._axes).at(plane.offset)
+
+    @property
+    def _size(self) -> tuple[int, int]:
+        return self.shape[0], self.shape[1]
+
+    def _plane_runs(self, first: int, last: int) -> tuple[list[int], list[int]]:
+        """Return where the luma and the chroma of even rows begin in the value, and their bytes."""
+        height, width = self._size
+        return [first * width, (height + first // 2) * width], [
+            (last - first) * width,
+            (last - first) // 2 * width,
+        ]
+
+    def _runs(self, box: Ranges) -> tuple[list[int], int]:
+        """Return runs of one length that cover the rows of a box in both planes; see `ByteRuns`."""
+        first, last = box[0][0] // 2 * 2, -(-box[0][1] // 2) * 2
+        (luma, chroma), (_, length) = self._plane_runs(first, last)
+        return [luma, luma + length, chroma], length
+
+
+class StoredArray(RecordArray):
+    """A raw field's array."""
+
+    __slots__ = ()
+
+    def _copy_at_once(self, view: View, out: NDArray[Any]) -> bool:
+        """Copy the view from the mapped shard; False if it is not mapped."""
+        shown = view.box
+        value = self._record.mapped_value(self._key, lambda: self._runs(shown))
+        if value is None:
+            return False
+        view.copy(self._bytes_of(value).view(self.dtype).reshape(self.shape), out)
+        return not self._record.is_lost()
+
+    def _bytes_of(self, value: Bytes) -> Bytes:
+        """Return the array's bytes of a complete value."""
+        return value
 
     def _read_box(self, box: Ranges) -> Ranges:
         """Return the box to read for a shown box: an axis is read in full if the unneeded part is a small gap."""
@@ -522,19 +794,6 @@ class StoredArray:
             self._record.fetch(self._key, *self._runs(box), memory)
             yield box, memory.view(self.dtype).reshape(shape)
 
-    def _chunk_boxes(self, held: Ranges, axis: int) -> Iterator[Ranges]:
-        """Cut a box along its first axes into boxes of complete rows that fit the scratch, or of one row."""
-        each = math.prod(high - low for low, high in held[axis + 1 :]) * self._pixel_bytes
-        low, high = held[axis]
-        # A slice that does not fit the cache is read by its rows; the last two axes are never divided further.
-        if each > CHUNK_BYTES and axis + 2 < self._axes:
-            for at in range(low, high):
-                yield from self._chunk_boxes((*held[:axis], (at, at + 1), *held[axis + 1 :]), axis + 1)
-            return
-        step = max(1, CHUNK_BYTES // max(1, each))
-        for at in range(low, high, step):
-            yield (*held[:axis], (at, min(at + step, high)), *held[axis + 1 :])
-
     def _runs(self, box: Ranges) -> tuple[list[int], int]:
         """Return the contiguous runs of a box: the first byte of each, in order, and the length of all."""
         axis, stride = self._axes - 1, self._pixel_bytes
@@ -547,6 +806,25 @@ class StoredArray:
             stride *= self.shape[outer + 1]
             starts = [at * stride + start for at in range(*box[outer]) for start in starts]
         return starts, length
+
+
+class StoredPlane(StoredArray):
+    """A plane of a picture that is stored as color planes."""
+
+    __slots__ = ("_offset",)
+    _offset: int
+
+    def at(self, offset: int) -> StoredPlane:
+        """Return the plane, after setting the byte of the value at which it begins."""
+        self._offset = offset
+        return self
+
+    def _bytes_of(self, value: Bytes) -> Bytes:
+        return value[self._offset : self._offset + math.prod(self.shape) * self.dtype.itemsize]
+
+    def _runs(self, box: Ranges) -> tuple[list[int], int]:
+        starts, length = super()._runs(box)
+        return [start + self._offset for start in starts], length
 
 
 def is_little_endian(dtype: str) -> bool:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,7 +19,7 @@ from numpy.typing import NDArray
 
 from halofeed.loader.decode import decode_png, read_numbers, stored_dtype
 from halofeed.loader.reading import is_label_map, one_file
-from halofeed.loader.record import ChosenRecords, StoredArray, StoredRecord, stored_record
+from halofeed.loader.record import ChosenRecords, StoredRecord, array_of, stored_record
 from halofeed.loader.shards import Integers
 from halofeed.schemas.fields import Field, unpack_sets
 from halofeed.schemas.identity import example_id, splitmix64
@@ -487,6 +486,8 @@ class _ClassReader:
 
     def pairs(self) -> tuple[Integers, Integers]:
         """Return (number of the record, class) of every class in every record, int64 [pair] each."""
+        from concurrent.futures import ThreadPoolExecutor
+
         numbers = self._records.in_split(np.arange(len(self._records)))
         parts = np.array_split(numbers, -(-len(numbers) // _RECORDS_PER_TASK))
         with ThreadPoolExecutor(thread_name_prefix="halofeed-classes") as threads:
@@ -515,12 +516,12 @@ class _ClassReader:
 
     def _read(self, record: StoredRecord) -> Integers:
         field = self._field
-        features = record.features(frozenset(() if field.is_raw else field.keys))
+        features = record.features(frozenset(() if field.is_array else field.keys))
         if not self._grid:
             return np.unique(read_numbers(field, features, record)).astype(np.int64)
         held = np.zeros(_LABEL_VALUES, np.bool_)
-        if field.is_raw:
-            label = StoredArray(record, field.keys[0], field.stored_shape, stored_dtype(field), self._axes)
+        if field.is_array:
+            label = array_of(record, field, stored_dtype(field), self._axes)
             for _, chunk in label.chunks(tuple((0, size) for size in label.shape[: self._axes])):
                 held[chunk] = True
         else:

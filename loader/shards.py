@@ -81,10 +81,18 @@ class Shards:
 
     `halofeed.loader.record.stored_record` reads a record.
 
-    Memory: 28 bytes per record, 8 per raw field and 4 per started MiB of it. With `verify="first"` one more byte per
-    record and per started MiB, in the shards that were read. Each thread reads into about 2 MiB of scratch, and into
-    scratch for one record's other fields (for jpeg and png all of them). While checksums are computed, a batch holds
-    the other fields of all its records, up to 16 MiB.
+    Memory: 28 bytes per record, 8 per raw field and 4 per block of it; 20 per packed field. With `verify="first"` one
+    more byte per record, per block and per band, in the shards that were read. Each thread reads into about 2 MiB of
+    scratch, and into scratch for one record's packed values and other fields (for jpeg and png all of them). While
+    checksums are computed, a batch holds the other fields of all its records, up to 16 MiB.
+
+    Attributes:
+        layouts: the layout of each packed array, by key.
+        array_bytes: bytes of each array as it is unpacked, by key, in the order of the values in a record.
+        value_starts, value_bytes: the file offset and the size of each record's value, int64 [record], by key.
+        block_bytes: bytes of a block of raw values; 0 before the first index is read.
+        value_checksums: CRC32C of the blocks of raw values, or of a packed value, uint32 [record, block], by key.
+        verified_parts: which blocks or bands are verified, bool [record, part], by key; only with verify="first".
     """
 
     def __init__(self, store: Store, manifest: Manifest, split: str, verify: str) -> None:
@@ -100,26 +108,33 @@ class Shards:
         count = int(ends[-1])
         self._loaded = np.zeros(len(self._shards), np.bool_)
         # The keys of a tf.train.Example are sorted, so this is also the order of the values in a record.
-        raw = sorted((field for field in manifest.fields if field.is_raw), key=lambda field: field.keys)
-        self.raw_bytes = {field.keys[0]: field.stored_bytes for field in raw}
-        self.all_raw_bytes = sum(self.raw_bytes.values())
-        blocks = {key: -(-size // BLOCK_BYTES) for key, size in self.raw_bytes.items()}
-        _check_index_memory(count, len(blocks), sum(blocks.values()), store.place)
+        arrays = sorted((field for field in manifest.fields if field.is_array), key=lambda field: field.keys)
+        self.layouts = {field.keys[0]: field.packed_layout for field in arrays if field.is_packed}
+        self.array_bytes = {field.keys[0]: field.stored_bytes for field in arrays}
+        sums, parts = self._counts_of_parts(BLOCK_BYTES)
+        _check_index_memory(count, len(arrays) + len(self.layouts), sums, parts, store.place)
         # Zeros take no memory before they are written.
         self.offsets, self.lengths, self.ids = (np.zeros(count, np.int64) for _ in range(3))
         self.checksums = np.zeros(count, np.uint32)
-        self.raw_starts = {key: np.zeros(count, np.int64) for key in self.raw_bytes}
-        self.raw_checksums = {key: np.zeros((count, many), np.uint32) for key, many in blocks.items()}
-        fresh = np.ones if store.is_checked else np.zeros
-        self.verified = fresh(count if verify == "first" else 0, np.bool_)
-        self.verified_blocks = {
-            key: fresh((len(self.verified), many), np.bool_) for key, many in blocks.items()
+        self.value_starts = {key: np.zeros(count, np.int64) for key in self.array_bytes}
+        self.value_bytes = {
+            key: np.zeros(count, np.int64)
+            if key in self.layouts
+            else np.broadcast_to(np.int64(size), (count,))
+            for key, size in self.array_bytes.items()
         }
+        self._fresh = np.ones if store.is_checked else np.zeros
+        self.verified = self._fresh(count if verify == "first" else 0, np.bool_)
+        # The first index states the size of blocks.
+        self.block_bytes = 0
+        self.value_checksums: dict[str, NDArray[np.uint32]] = {}
+        self.verified_parts: dict[str, NDArray[np.bool_]] = {}
         self.fields, self.objects = FieldCache(count), ObjectCache()
         self.scratch = Scratch()
         self._counts: dict[Hashable, Integers] = {}
         self._counts_bytes = 0
         self._lock, self._process = threading.Lock(), os.getpid()
+        self._columns_lock = threading.Lock()
 
     def __len__(self) -> int:
         return len(self.offsets)
@@ -134,7 +149,8 @@ class Shards:
         """
         shards = np.searchsorted(self._ends, numbers, side="right")
         if not self._loaded[shards].all():
-            self._load(np.unique(shards).tolist())
+            # np.unique imports numpy.ma, which takes 10 ms.
+            self._load(np.flatnonzero(np.bincount(shards)).tolist())
         return shards
 
     def ids_of(self, numbers: Integers) -> Integers:
@@ -152,6 +168,7 @@ class Shards:
         if self._process != os.getpid():
             # Another thread may have held the lock when the process forked; nothing would release it here.
             self._lock, self._process = threading.Lock(), os.getpid()
+            self._columns_lock = threading.Lock()
         with self._lock:
             self.store.for_each(self._load_one, [shard for shard in shards if not self._loaded[shard]])
 
@@ -160,9 +177,11 @@ class Shards:
         rows = slice(int(self._starts[shard]), int(self._ends[shard]))
         self.offsets[rows], self.lengths[rows] = index.offsets, index.lengths
         self.ids[rows], self.checksums[rows] = index.ids, index.checksums
-        for key in self.raw_bytes if len(index) else ():
-            self.raw_starts[key][rows] = index.raw_starts[key]
-            self.raw_checksums[key][rows] = index.raw_checksums[key]
+        for key in self.array_bytes if len(index) else ():
+            self.value_starts[key][rows] = index.raw_starts[key]
+            self.value_checksums[key][rows] = index.raw_checksums[key]
+            if key in self.layouts:
+                self.value_bytes[key][rows] = index.packed_bytes[key]
         self._loaded[shard] = True
 
     def _read_index(self, shard: int) -> ShardIndex:
@@ -181,27 +200,55 @@ class Shards:
             raise CorruptFileError(
                 f"{path}: expected {plural(entry.records, 'record')}, got {len(index)}; {CURE}"
             )
+        if len(index):
+            self._use_blocks(index.block_bytes, path)
         self._check_ranges(index, entry.bytes, path)
         return index
 
+    def _counts_of_parts(self, block_bytes: int) -> tuple[dict[str, int], dict[str, int]]:
+        """Return how many checksums the index has of a record's array, and how many parts are verified, by key."""
+        blocks = {key: -(-size // block_bytes) for key, size in self.array_bytes.items()}
+        # The index has one checksum of a packed value, whose bands have theirs in the value itself.
+        sums = blocks | dict.fromkeys(self.layouts, 1)
+        return sums, blocks | {key: layout.bands for key, layout in self.layouts.items()}
+
+    def _use_blocks(self, block_bytes: int, path: str) -> None:
+        """Allocate the columns of checksums for the first index; raise CorruptFileError if another one differs."""
+        with self._columns_lock:
+            if not self.block_bytes:
+                sums, parts = self._counts_of_parts(block_bytes)
+                flags, count = len(self.verified), len(self)
+                # Zeros take no memory before they are written.
+                self.value_checksums = {key: np.zeros((count, many), np.uint32) for key, many in sums.items()}
+                self.verified_parts = {
+                    key: self._fresh((flags, many), np.bool_) for key, many in parts.items()
+                }
+                self.block_bytes = block_bytes
+        if self.block_bytes != block_bytes and self.array_bytes.keys() != self.layouts.keys():
+            raise CorruptFileError(
+                f"{path}: expected checksums of blocks of {self.block_bytes:,} bytes, as other shards have, got "
+                f"{block_bytes:,}; {CURE}"
+            )
+
     def _check_ranges(self, index: ShardIndex, size: int, path: str) -> None:
-        """Check that records are inside the file, and raw values inside their record, without overlap."""
+        """Check that records are inside the file, and arrays inside their record, without overlap."""
         if not len(index):
             return
         frame = HEADER_BYTES + FOOTER_BYTES
         wrong = (index.offsets < 0) | (index.lengths < 0) | (index.lengths > size - frame)
         wrong |= index.offsets > size - frame - index.lengths
         end = index.offsets + HEADER_BYTES
-        for key, value_bytes in self.raw_bytes.items():
+        for key in self.array_bytes:
             starts = index.raw_starts.get(key)
             # The index was made for other fields, such as by a conversion without this one.
             if starts is None:
                 raise CorruptFileError(f"{path}: the index does not say where {key} begins; {CURE}")
-            expected, got = self.raw_checksums[key].shape[1], index.raw_checksums[key].shape[1]
+            expected, got = self.value_checksums[key].shape[1], index.raw_checksums[key].shape[1]
             if got != expected:
                 raise CorruptFileError(
                     f"{path}: expected {expected} block checksums of {key}, got {got}; {CURE}"
                 )
+            value_bytes = self._stated_bytes(index, key, path)
             wrong |= (starts < end) | (starts > size - value_bytes)
             end = starts + value_bytes
         wrong |= end > index.offsets + HEADER_BYTES + index.lengths
@@ -211,6 +258,23 @@ class Shards:
                 f"{path}: record at byte {int(index.offsets[row]):,} (id {int(index.ids[row])}): it or a value of it "
                 f"does not fit in its place; {CURE}"
             )
+
+    def _stated_bytes(self, index: ShardIndex, key: str, path: str) -> Integers:
+        """Return the bytes of each record's value under a key, int64 [record], as the index states them."""
+        layout = self.layouts.get(key)
+        if layout is None:
+            return np.broadcast_to(np.int64(self.array_bytes[key]), (len(index),))
+        sizes = index.packed_bytes.get(key)
+        if sizes is None:
+            raise CorruptFileError(f"{path}: the index does not say how many bytes {key} has; {CURE}")
+        wrong = (sizes < layout.min_bytes) | (sizes > layout.max_bytes)
+        if wrong.any():
+            row = int(np.argmax(wrong))
+            raise CorruptFileError(
+                f"{path}: record at byte {int(index.offsets[row]):,} (id {int(index.ids[row])}): expected "
+                f"{layout.min_bytes:,} to {layout.max_bytes:,} bytes of {key}, got {int(sizes[row]):,}; {CURE}"
+            )
+        return np.asarray(sizes)
 
     # Files ---------------------------------------------------------------------------------------------------
 
@@ -264,10 +328,17 @@ class Shards:
         if identity not in (None, opened.identity):
             # This is another file, even if its content is equal: verify and parse its records again.
             rows = slice(first, int(self._ends[shard]))
-            for flags in (self.verified, *self.verified_blocks.values()):
+            for flags in (self.verified, *self.verified_parts.values()):
                 flags[rows] = False
             self.fields.invalidate(rows)
             self.objects.invalidate(rows)
+
+    def rest_bytes(self, numbers: Integers) -> Integers:
+        """Return the bytes of records' frames without their arrays, int64 [record]; call `shards_of` before."""
+        rest = self.lengths[numbers] + (HEADER_BYTES + FOOTER_BYTES)
+        for sizes in self.value_bytes.values():
+            rest -= sizes[numbers]
+        return rest
 
     # Checksums -----------------------------------------------------------------------------------------------
 
@@ -301,14 +372,14 @@ class Shards:
         """Note that all bytes of a record are as the index states them."""
         if self.verify == "first":
             self.verified[number] = True
-            for blocks in self.verified_blocks.values():
-                blocks[number] = True
+            for parts in self.verified_parts.values():
+                parts[number] = True
 
     def is_verified(self, numbers: Integers | int, keys: Iterable[str]) -> bool:
-        """Return whether all checksums of these records and raw values were computed, or none is wanted."""
+        """Return whether all checksums of these records and arrays were computed, or none is wanted."""
         if self.verify == "first":
-            blocks = (self.verified_blocks[key][numbers] for key in keys)
-            return bool(self.verified[numbers].all()) and all(bool(found.all()) for found in blocks)
+            parts = (self.verified_parts[key][numbers] for key in keys)
+            return bool(self.verified[numbers].all()) and all(bool(found.all()) for found in parts)
         return self.verify == "never"
 
     # Cached values -------------------------------------------------------------------------------------------
@@ -353,7 +424,7 @@ class Shards:
 
         Args:
             numbers: numbers of the records, in the order in which they are read.
-            split_bytes: raw values up to this size are fetched completely. Larger ones are fetched as far as a view
+            split_bytes: arrays up to this size are fetched completely. Larger ones are fetched as far as a view
                 shows them, when it is copied.
 
         Raises:
@@ -364,8 +435,8 @@ class Shards:
         return self.store.window(numbers.tobytes(), lambda: self.spans(numbers, split_bytes))
 
     def fetches_parts(self, split_bytes: int) -> bool:
-        """Return whether some raw values are fetched record by record, as far as views show them."""
-        return self.store.fetches and any(size > split_bytes for size in self.raw_bytes.values())
+        """Return whether some arrays may be fetched record by record, as far as views show them."""
+        return self.store.fetches and any(size > split_bytes for size in self.array_bytes.values())
 
     def invalidate(self, shard: int, start: int, stop: int) -> None:
         """Discard wrong bytes of a shard, so that they are fetched again."""
@@ -378,18 +449,31 @@ class Shards:
         for number, shard in zip(numbers.tolist(), shards.tolist(), strict=True):
             name, at = self._shards[shard].file, int(self.offsets[number])
             end = at + HEADER_BYTES + int(self.lengths[number]) + FOOTER_BYTES
-            for key, size in self.raw_bytes.items():
+            for key in self.array_bytes:
+                size = int(self.value_bytes[key][number])
                 if size > split_bytes:
-                    start = int(self.raw_starts[key][number])
-                    spans.append((name, at, start))
+                    start = int(self.value_starts[key][number])
+                    # The table of a packed value says which bytes a view needs.
+                    table_bytes = self.layouts[key].table_bytes if key in self.layouts else 0
+                    spans.append((name, at, start + table_bytes))
                     at = start + size
             spans.append((name, at, end))
         return spans
 
 
-def _check_index_memory(records: int, raw_fields: int, blocks: int, folder: str) -> None:
-    """Refuse a split whose indexes need more memory than this process may use."""
-    needed = records * (29 + 8 * raw_fields + 5 * blocks)
+def _check_index_memory(
+    records: int, columns: int, sums: Mapping[str, int], parts: Mapping[str, int], folder: str
+) -> None:
+    """Refuse a split whose indexes need more memory than this process may use.
+
+    Args:
+        records: number of records.
+        columns: number of 64-bit columns of arrays.
+        sums: checksums of a record's array, by key.
+        parts: parts of a record's array that are verified separately, by key.
+        folder: the data set's folder, for messages.
+    """
+    needed = records * (29 + 8 * columns + 4 * sum(sums.values()) + sum(parts.values()))
     if needed > (memory := process_memory()):
         raise UsageError(
             f"{folder}: the indexes of {records:,} records take {human_bytes(needed)}, and there are "
@@ -421,6 +505,21 @@ class FieldCache:
             values, cached = column
             values[number] = value
             cached[number] = True
+
+    def put_all(self, name: str, numbers: NDArray[np.int64], values: NDArray[Any]) -> None:
+        """Cache the values of several records, [record, ...], as `put`."""
+        column = self._columns.get(name) or self._add_column(name, values[0])
+        if column is not None:
+            column[0][numbers] = values
+            column[1][numbers] = True
+
+    def missing(self, names: Sequence[str], numbers: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Return of which records a value is missing, bool [record]."""
+        missing = np.zeros(len(numbers), np.bool_)
+        for name in names:
+            column = self._columns.get(name)
+            missing |= True if column is None else ~column[1][numbers]
+        return missing
 
     def invalidate(self, rows: slice) -> None:
         """Discard the values of some records."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import simplejpeg
 from numpy.typing import NDArray
 
 from halofeed.loader.augment.view import ImageShape, Ranges, View, slices_within
@@ -116,6 +115,8 @@ class StoredJpeg:
         self, file: memoryview, shown: Ranges, factor: int, out: NDArray[Any] | None = None
     ) -> NDArray[Any]:
         """Decode a JPEG file of the pixels `shown` at a fraction of its size, into `out` or this thread's scratch."""
+        import simplejpeg  # raw records, and most parts, need it not
+
         height, width = (-(-(high - low) // factor) for low, high in shown)
         if out is None:
             out = self._record.scratch(height * width * self.shape[2]).reshape(height, width, self.shape[2])

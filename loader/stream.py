@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from halofeed.loader.augment.view import Ranges
 from halofeed.loader.batch import AHEAD, ID, LABELLED, LABELS, VALID, ArraySpec, Batch, batches_ahead
+from halofeed.loader.planes import CHROMA, LUMA, partition_of_planes
 from halofeed.loader.prefetcher import Prefetcher
 from halofeed.loader.reading import IMAGE, LABEL
 from halofeed.schemas.bounded_json import check_json_checksum, with_json_checksum
@@ -50,7 +51,8 @@ class Stream(abc.ABC):
         steps: number of batches of the stream; None if it has no end.
         may_pad: whether a batch may have rows that are not valid.
         row_spec: shape and dtype of each array of one row.
-        on_grid: names of the arrays on the image's grid.
+        on_grid: names of the arrays on the image's grid, each with the pixels along an axis that have one number: 2 for
+            `chroma`, and 1 for others.
     """
 
     batch_size: int
@@ -60,7 +62,7 @@ class Stream(abc.ABC):
     steps: int | None
     may_pad: bool
     row_spec: Mapping[str, ArraySpec]
-    on_grid: tuple[str, ...]
+    on_grid: Mapping[str, int]
 
     @property
     @abc.abstractmethod
@@ -305,7 +307,8 @@ class Stream(abc.ABC):
 
         Args:
             mesh: the target mesh.
-            partition: a Partition, or a PartitionSpec per key.
+            partition: a Partition, or a PartitionSpec per key. With color="planes", `luma` and `chroma` are split as a
+                Partition splits `image`; each core then needs an even number of rows, and of columns.
             start_step: the first batch.
 
         Raises:
@@ -327,11 +330,16 @@ class Stream(abc.ABC):
                 f"on_mesh: {', '.join(text)} is text, which no device takes; leave it out of include"
             )
         shapes = {name: array.shape for name, array in spec.items()}
-        specs = mesh_specs(mesh, partition, shapes) if isinstance(partition, Partition) else dict(partition)
+        if isinstance(partition, Partition):
+            specs = mesh_specs(
+                mesh, partition_of_planes(partition, IMAGE) if LUMA in shapes else partition, shapes
+            )
+        else:
+            specs = dict(partition)
 
         slab = needed_slab(mesh, specs, shapes, self.on_grid, len(self.kind.axes))
         source, (start, stop) = self.of_slab(slab), needed_rows(mesh, specs, shapes)
-        offsets = dict.fromkeys(self.on_grid, tuple(start for start, _ in slab))
+        offsets = {name: tuple(start // pixels for start, _ in slab) for name, pixels in self.on_grid.items()}
 
         def place(rows: Batch) -> dict[str, jax.Array]:
             return place_batch(mesh, specs, shapes, lambda *_: rows, offsets=offsets)
@@ -416,7 +424,10 @@ def _supervised(batch: dict[str, tf.Tensor], *, always_weights: bool) -> tuple[A
     """Return (image, target) of a batch as Keras takes it, and weights where rows may have no label or be padding."""
     import tensorflow as tf
 
-    image, _, valid = (batch.pop(name) for name in (IMAGE, ID, VALID))
+    _, valid = (batch.pop(name) for name in (ID, VALID))
+    # Keras takes several arrays as a dictionary.
+    image: Any = {name: batch.pop(name) for name in (IMAGE, LUMA, CHROMA) if name in batch}
+    image = image.get(IMAGE, image)
     labelled = batch.pop(LABELLED, None)
     target: Any = batch
     for name in (LABEL, LABELS):

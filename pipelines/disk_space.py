@@ -12,6 +12,7 @@ from typing import Final
 import numpy as np
 
 from halofeed.prep.options.recipe import Recipe
+from halofeed.schemas.encodings import ENCODINGS
 from halofeed.schemas.tasks import task_named
 from halofeed.system.addresses import is_remote
 from halofeed.system.console import human_bytes, print_status
@@ -31,12 +32,15 @@ def bytes_per_record(recipe: Recipe, task: str, label_dtype: str) -> int | None:
     1228800
     """
     shape = recipe.static_shape()
-    # JPEG and PNG depend on the pictures, and so does the size of records without a static shape.
-    if recipe.encoding != "raw" or shape is None:
+    # Other encodings depend on the pictures, and so does the size of records without a static shape.
+    if not ENCODINGS[recipe.encoding].is_fixed_size or shape is None:
         return None
     # NumPy has no bfloat16, which takes 2 bytes.
     stored = np.dtype({"bfloat16": "uint16"}.get(recipe.dtype, recipe.dtype)).itemsize * recipe.channels
     label = np.dtype(label_dtype).itemsize if task_named(task).has_label_image else 0
+    if ENCODINGS[recipe.encoding].holds_planes:
+        # Their label maps are packed.
+        return None if label else math.prod(shape) * stored // 2
     return math.prod(shape) * (stored + label)
 
 
@@ -71,7 +75,8 @@ def check_disk_space(
         if refuse:
             raise UsageError(
                 f"{text}; take smaller records (a smaller --height, --width or --max-dimension, for volumes also "
-                "--depth), for pictures --encoding jpeg or png, another --out, or insist with --disk-check ignore"
+                "--depth), --encoding packed (about half of these bytes), for pictures --encoding jpeg or png, another "
+                "--out, or insist with --disk-check ignore"
             )
         text = f"warning: {text}"
     elif needed < _MIN_PRINTED_BYTES:

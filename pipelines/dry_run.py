@@ -25,6 +25,7 @@ from halofeed.prep.options.option import flag
 from halofeed.prep.options.recipe import Recipe
 from halofeed.prep.sources.example import SourceExample
 from halofeed.prep.voxels.counts import ValueCounts
+from halofeed.schemas.encodings import ENCODINGS
 from halofeed.schemas.statistics import Intensities, Statistics
 from halofeed.system.addresses import is_remote
 from halofeed.system.console import QUIET, human_bytes, status_level
@@ -108,7 +109,7 @@ def dry_run(options: JobOptions, recipe_with: Callable[..., Recipe], folder: str
     converted, outcome = _convert_sample(options, recipe, plan, folder, checks_shape=not is_proposed)
     lines = [_head(options, plan, recipe), *_inputs(plan), _classes(plan, converted)]
     lines += _records(options, plan, recipe)
-    if converted is not None and recipe.encoding != "raw":
+    if converted is not None and not ENCODINGS[recipe.encoding].is_fixed_size:
         size = _average_bytes(converted)
         whole = human_bytes(size * plan.totals.convertible)
         lines.append(f"  records of the sample have {human_bytes(size)}; all: about {whole}")

@@ -153,7 +153,7 @@ class OutputFolder:
 
     @contextmanager
     def temporary(
-        self, name: str, buffers: int = 2, *, temporary_name: str | None = None
+        self, name: str, buffers: int = 8, *, temporary_name: str | None = None
     ) -> Iterator[TemporaryFile]:
         """Open a file that appears under its name at `keep`, and is deleted at the end otherwise.
 

@@ -220,13 +220,31 @@ def read_file(output: OutputFolder, number: int) -> Iterator[tuple[SourceExample
             yield reference_from_json(line.decode("utf-8", "surrogateescape")), line
 
 
+def largest_first(job: ShardJob) -> list[ShardKey]:
+    """Return the keys of all shards, those with most bytes of references first.
+
+    Processes that take the next shard whenever they are free end at about the same time in this order. 96 volumes in 8
+    shards, of 8 to 17 volumes each, end after 48 volumes in each of two processes instead of 50.
+    """
+    index, keys = _index_of(job), job.shard_keys()
+    sizes = np.bincount(index[:, 0], index[:, 2], len(keys))
+    return [keys[number] for number in np.argsort(-sizes, kind="stable").tolist()]
+
+
+def _index_of(job: ShardJob) -> NDArray[np.int64]:
+    """Return the index of the chunks of a job: number of the shard, offset, bytes and checksum."""
+    assert job.references_folder is not None
+    path = OutputFolder(job.references_folder).path(_INDEX)
+    # The inode and the time distinguish the indexes of two conversions in one process.
+    status = os.stat(path)
+    return _read_index(path, (status.st_ino, status.st_mtime_ns))
+
+
 def read_shard(job: ShardJob, key: ShardKey) -> list[bytes]:
     """Return the references of a shard from the file by shard; raise JobError where it was changed."""
+    index = _index_of(job)
     assert job.references_folder is not None
     output = OutputFolder(job.references_folder)
-    # The inode and the time distinguish the indexes of two conversions in one process.
-    status = os.stat(output.path(_INDEX))
-    index = _read_index(output.path(_INDEX), (status.st_ino, status.st_mtime_ns))
     first, last = np.searchsorted(index[:, 0], (job.number_of(key), job.number_of(key) + 1))
     lines: list[bytes] = []
     with output.open(_BY_SHARD) as stream:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from halofeed.pipelines.commit import commit, count_groups, sum_up
 from halofeed.pipelines.job import ShardJob
 from halofeed.pipelines.progress import WorkerProgress
+from halofeed.pipelines.references import largest_first
 from halofeed.pipelines.shard_writer import ShardWriter, write_shard_of_job
 from halofeed.pipelines.workers import Workers
 
@@ -43,7 +44,7 @@ def _write_here(job: ShardJob) -> list[str]:
 def _write_in(workers: Workers, job: ShardJob) -> list[str]:
     """Write all shards in worker processes, which parse and check the job once each; return the summaries."""
     text = job.to_json()
-    for key in job.shard_keys():
+    for key in largest_first(job):
         shard = key.to_text()
         workers.submit(write_shard_of_job, (text, shard, []), f"wrote shard {shard}")
     for _ in workers.results():

@@ -26,7 +26,7 @@ from halofeed.schemas.file_layout import OBJECT, index_file, index_file_1
 from halofeed.schemas.identity import example_id
 from halofeed.schemas.index import ShardIndex
 from halofeed.schemas.tfrecord import HEADER_BYTES, RecordWriter
-from halofeed.system.checksum import crc32c
+from halofeed.system.checksum import BLOCK_BYTES, crc32c
 from halofeed.system.errors import CorruptFileError, JobError, SourceError
 from halofeed.system.threads import OrderedThreads
 
@@ -34,8 +34,8 @@ _FIRST_RECORDS = 500
 _FIRST_HEAVY_RECORDS = 20
 """Records of a shard after which a conversion ends if all of them lost their information. Pictures take seconds until
 then, and volumes a minute."""
-_HEAVY_BUFFERS = 8
-"""Buffers of a file of volumes: the next volume is read while the last one, or 56 MB of it, is being written."""
+_BUFFERS, _HEAVY_BUFFERS = 8, 32
+"""Buffers of a file. Of volumes: the next one is read while the last one, or 62 MB of it, is being written."""
 
 
 @dataclass(kw_only=True)
@@ -48,6 +48,7 @@ class _Rows:
     ids: list[int] = field(default_factory=list)
     raw_starts: dict[str, list[int]] = field(default_factory=dict)
     raw_checksums: dict[str, list[list[int]]] = field(default_factory=dict)
+    packed_bytes: dict[str, list[int]] = field(default_factory=dict)
 
 
 def write_shard(
@@ -153,7 +154,7 @@ def _write_records(
     rows, contents, rejected = _Rows(), {}, list(unusable)
     checked_at = _FIRST_HEAVY_RECORDS if heavy else _FIRST_RECORDS
     tally = converter.new_tally()
-    with output.temporary(job.shard_file(key), _HEAVY_BUFFERS if heavy else 2) as file:
+    with output.temporary(job.shard_file(key), _HEAVY_BUFFERS if heavy else _BUFFERS) as file:
         writer = RecordWriter(file.stream)
         for outcome in work.outcomes(converter):
             reference, result = outcome.reference, outcome.result
@@ -184,6 +185,7 @@ def _write_records(
             ids=np.array(rows.ids, np.int64),
             raw_starts={name: np.array(starts, np.int64) for name, starts in rows.raw_starts.items()},
             raw_checksums={name: np.array(sums, np.uint32) for name, sums in rows.raw_checksums.items()},
+            packed_bytes={name: np.array(sizes, np.int64) for name, sizes in rows.packed_bytes.items()},
             file_bytes=writer.offset,
             file_checksum=writer.checksum,
             fingerprint=job.fingerprint(key, ordered, contents),
@@ -239,14 +241,16 @@ def _rejected_order(entry: Mapping[str, str]) -> tuple[str, ...]:
 def _append(records: Sequence[Record], writer: RecordWriter, rows: _Rows, tally: Tally) -> None:
     for record in records:
         offset, example = writer.offset, record.example
-        known = {example.starts[key]: value.checksum for key, value in record.raw.items()}
+        known = {example.starts[key]: value.checksum for key, value in record.arrays.items()}
         rows.checksums.append(writer.write(example.chunks, example.length, known))
         rows.offsets.append(offset)
         rows.lengths.append(example.length)
         rows.ids.append(record.id)
-        for key, value in record.raw.items():
+        for key, value in record.arrays.items():
             rows.raw_starts.setdefault(key, []).append(offset + HEADER_BYTES + example.starts[key])
-            rows.raw_checksums.setdefault(key, []).append(value.blocks)
+            rows.raw_checksums.setdefault(key, []).append(value.checksums)
+            if not value.is_fixed_size:
+                rows.packed_bytes.setdefault(key, []).append(len(value.data))
         tally.add(record.facts)
 
 
@@ -276,7 +280,9 @@ def _finished_index(
             budget = job.recipe.memory_budget(job.memory_bytes)
             contents = contents_of(references, sources, budget, threads, job.series_folder)
         # The fingerprint has the software, recipe, classes, references and contents, so an equal one means equal bytes.
-        if job.fingerprint(key, ordered, contents) == index.fingerprint:
+        # Earlier versions had larger blocks; all shards of a data set have blocks of one size.
+        has_blocks = index.raw_starts.keys() <= index.packed_bytes.keys() or index.block_bytes == BLOCK_BYTES
+        if has_blocks and job.fingerprint(key, ordered, contents) == index.fingerprint:
             if folder != job.folder:
                 output = OutputFolder(job.folder, job.holder)
                 for file, there in ((name, name), (index_file(name), index_name)):

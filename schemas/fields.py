@@ -15,24 +15,12 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from halofeed.schemas.encodings import ENCODINGS, Encoding
 from halofeed.schemas.limits import FIELD_BYTES, SIDE
 from halofeed.schemas.packed.packed_layout import PackedLayout
 from halofeed.schemas.tfexample import MAX_EXAMPLE_BYTES
 from halofeed.system.wording import plural
 
-ENCODINGS = {
-    "raw": "fixed-size little-endian bytes, the fast path",
-    "sets": "as raw, one number per voxel with a bit for each of its classes; loaded as 0 or 1 for each class",
-    "packed": "the same numbers in about half of the bytes (docs/packed.md)",
-    "packed_sets": "as sets, packed",
-    "jpeg": "a JPEG file",
-    "png": "a PNG file",
-    "value": "as many numbers as the shape has elements",
-    "classes": "any number of label ids, loaded as 0 or 1 for each class in the order of the ids",
-    "list": "any number of numbers, padded along the first axis with `fill` when loaded",
-    "text": "UTF-8 text",
-    "png_list": "any number of PNG files, one per object",
-}
 AXES = ("frame", "depth", "height", "width", "channel", "box", "coordinate", "row", "column", "class")
 _ITEM_BYTES = {"uint8": 1, "uint16": 2, "int16": 2, "int32": 4, "int64": 8, "float32": 4, "float64": 8}
 _ITEM_BYTES |= {"bool": 1, "str": 8, "bfloat16": 2}
@@ -42,6 +30,9 @@ MAX_CLASSES = 16
 """Largest size of an axis `class`, since a set has at most 16 bits."""
 SETS: Final = "channels"
 """Value of --class-overlap that makes records hold sets."""
+
+
+_UNKNOWN = Encoding(description="an encoding that `Field.problems` reports")
 
 
 def set_dtype(classes: int) -> str:
@@ -76,24 +67,39 @@ class Field:
     optional: bool = False
 
     @property
+    def form(self) -> Encoding:
+        """Properties of its encoding."""
+        return ENCODINGS.get(self.encoding, _UNKNOWN)
+
+    @property
     def holds_sets(self) -> bool:
         """True if each stored number is a set of classes."""
-        return self.encoding in ("sets", "packed_sets")
+        return self.form.holds_sets
 
     @property
     def is_raw(self) -> bool:
         """True if the bytes are stored unencoded, as many in every record."""
-        return self.encoding in ("raw", "sets")
+        return self.form.is_array and self.form.is_fixed_size and not self.form.holds_planes
+
+    @property
+    def holds_planes(self) -> bool:
+        """True if the record holds the color planes of a picture, as many bytes in every record."""
+        return self.form.holds_planes
 
     @property
     def is_packed(self) -> bool:
         """True if the array is stored as a packed value, whose size differs from record to record."""
-        return self.encoding in ("packed", "packed_sets")
+        return self.form.is_array and not self.form.is_fixed_size
 
     @property
     def is_array(self) -> bool:
         """True if the record holds an array of which a part can be read; the index holds its offset."""
-        return self.is_raw or self.is_packed
+        return self.form.is_array
+
+    @property
+    def is_file(self) -> bool:
+        """True if the record holds a picture file, which has its own size."""
+        return self.form.is_file
 
     @property
     def packed_layout(self) -> PackedLayout:
@@ -114,7 +120,8 @@ class Field:
     @property
     def stored_bytes(self) -> int:
         """Size of the stored array in bytes; that of a packed field is the unpacked one."""
-        return math.prod(self.stored_shape) * _ITEM_BYTES[self.stored_dtype]
+        count = math.prod(self.stored_shape) * _ITEM_BYTES[self.stored_dtype]
+        return count // 2 if self.holds_planes else count
 
     def problems(self) -> Iterator[tuple[str, str]]:
         """Yield (attribute, problem) for each problem of the field."""
@@ -133,7 +140,8 @@ class Field:
         if self.dtype not in DTYPES:
             yield "dtype", f"expected one of {', '.join(DTYPES)}, got {self.dtype!r}"
         if self.encoding not in ENCODINGS:
-            yield "encoding", f"expected one of {', '.join(ENCODINGS)}, got {self.encoding!r}"
+            cure = "if a newer halofeed wrote it, install that one"
+            yield "encoding", f"expected one of {', '.join(ENCODINGS)}, got {self.encoding!r}; {cure}"
         if unknown := [axis for axis in self.axes if axis not in AXES]:
             yield "axes", f"expected some of {', '.join(AXES)}, got {', '.join(unknown)}"
 
@@ -152,8 +160,11 @@ class Field:
             self.axes[-1:] == ("class",) and self.dtype == "uint8" and self.shape[-1:] <= (MAX_CLASSES,)
         ):
             yield "axes", f"expected a last axis class of at most {MAX_CLASSES} and dtype uint8 for sets"
-        if (self.is_array or self.encoding in ("jpeg", "png")) and self.dtype in ("str", "bool"):
+        if (self.is_array or self.is_file) and self.dtype in ("str", "bool"):
             yield "dtype", f"expected a dtype of numbers for the encoding {self.encoding}, got {self.dtype!r}"
+        # Four pixels share their chroma.
+        if self.holds_planes and (self.shape[0] % 2 or self.shape[1] % 2):
+            yield "shape", f"expected an even height and width for {self.encoding}, got {self.shape}"
         if self.encoding == "list" and not self.shape:
             yield "shape", "expected at least one size for a list, got none"
 

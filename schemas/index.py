@@ -28,13 +28,15 @@ from halofeed.schemas.limits import INDEX_BYTES, INDEX_VALUES
 from halofeed.schemas.statistics import Statistics, statistics_problems
 from halofeed.schemas.tfexample import MAX_EXAMPLE_BYTES
 from halofeed.schemas.tfrecord import FOOTER_BYTES, HEADER_BYTES
-from halofeed.system.checksum import crc32c, mask_crc
+from halofeed.system.checksum import BLOCK_BYTES, crc32c, mask_crc
 from halofeed.system.errors import CorruptFileError, UsageError
 from halofeed.system.wording import plural
 
 MAGIC = b"HALOIDX2"
 _EARLIER_MAGIC = b"HALOIDX1"
 """Magic of indexes without the checksums of records, which nothing ties to their shard."""
+EARLIER_BLOCK_BYTES = 1 << 20
+"""Block size of indexes that state none."""
 _ALIGNMENT = 64
 _INT64, _UINT32 = "<i8", "<u4"
 
@@ -50,9 +52,11 @@ class ShardIndex:
             each record to its index, and the manifest's checksum of the index ties the index to the data set.
         ids: id of each example, int64 [record].
         raw_starts: per key of an array, the byte of the file at which its value begins, int64 [record].
-        raw_checksums: per key of an array, the CRC32C of each 1 MiB block, uint32 [record, block]. A packed value
-            has one checksum here, and one for each of its bands inside it.
+        raw_checksums: per key of an array, the CRC32C of each block, uint32 [record, block]. A packed value has one
+            checksum here, and one for each of its bands inside it.
         packed_bytes: per key of a packed array, the bytes of its value, int64 [record].
+        block_bytes: bytes of a block of raw values. It is stored only beside raw values; an index without it has blocks
+            of 1 MiB.
         file_bytes: size of the shard's file.
         file_checksum: CRC32C of the shard's file.
         fingerprint: hash of the recipe and the inputs.
@@ -70,6 +74,7 @@ class ShardIndex:
     raw_starts: Mapping[str, NDArray[np.int64]]
     raw_checksums: Mapping[str, NDArray[np.uint32]]
     packed_bytes: Mapping[str, NDArray[np.int64]] = field(default_factory=dict)
+    block_bytes: int = BLOCK_BYTES
     file_bytes: int
     file_checksum: int
     fingerprint: str
@@ -109,7 +114,11 @@ class ShardIndex:
             entry = {"name": name, "dtype": little.dtype.str, "shape": list(little.shape), "at": len(body)}
             placed.append(entry)
             body += little.tobytes()
+        stated = {}
+        if self.block_bytes != EARLIER_BLOCK_BYTES and self.raw_starts.keys() - self.packed_bytes.keys():
+            stated["block_bytes"] = self.block_bytes
         header = {
+            **stated,
             "arrays": placed,
             "file_bytes": self.file_bytes,
             "file_checksum": self.file_checksum,
@@ -176,6 +185,8 @@ class ShardIndex:
         for path, problem in statistics_problems(header["statistics"], "statistics"):
             raise ValueError(f"{path}: {problem}")
         keys = [name.removeprefix("start:") for name in arrays if name.startswith("start:")]
+        has_blocks = any(f"bytes:{key}" not in arrays for key in keys)
+        block_bytes = header.get("block_bytes", EARLIER_BLOCK_BYTES if has_blocks else BLOCK_BYTES)
         index = cls(
             offsets=arrays["offsets"],
             lengths=arrays["lengths"],
@@ -188,6 +199,7 @@ class ShardIndex:
                 for name, array in arrays.items()
                 if name.startswith("bytes:")
             },
+            block_bytes=operator.index(block_bytes),
             file_bytes=operator.index(header["file_bytes"]),
             file_checksum=operator.index(header["file_checksum"]),
             fingerprint=header["fingerprint"],
@@ -206,6 +218,8 @@ class ShardIndex:
         columns += self.packed_bytes.values()
         if any(column.shape != self.offsets.shape for column in columns) or self.offsets.ndim != 1:
             raise ValueError("the columns differ in length")
+        if not self.packed_bytes.keys() <= self.raw_starts.keys():
+            raise ValueError("a packed value has a size and no start")
         if any(sums.ndim != 2 or len(sums) != len(self) for sums in self.raw_checksums.values()):
             raise ValueError("the block checksums are not [record, block]")
 
@@ -215,14 +229,16 @@ class ShardIndex:
             raise ValueError(
                 f"a shard of {plural(self.file_bytes, 'byte')} with the checksum {self.file_checksum}"
             )
+        if not 0 < self.block_bytes <= MAX_EXAMPLE_BYTES:
+            raise ValueError(f"blocks of {plural(self.block_bytes, 'byte')}")
         first = self.offsets + HEADER_BYTES
         # These comparisons keep every sum below 2**63.
         inside = (self.offsets >= 0) & (self.offsets <= self.file_bytes) & (self.lengths >= 0)
         inside &= self.lengths <= np.minimum(self.file_bytes - FOOTER_BYTES - first, MAX_EXAMPLE_BYTES)
         for starts in self.raw_starts.values():
             inside &= (starts >= first) & (starts - first <= self.lengths)
-        for sizes in self.packed_bytes.values():
-            inside &= (sizes >= 0) & (sizes <= self.lengths)
+        for key, sizes in self.packed_bytes.items():
+            inside &= (sizes >= 0) & (sizes <= self.lengths - (self.raw_starts[key] - first))
         if not inside.all():
             raise ValueError(
                 f"record {np.argmin(inside)} is outside the shard's {plural(self.file_bytes, 'byte')}"

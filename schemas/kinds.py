@@ -146,8 +146,20 @@ KINDS = {
         Kind(
             name="picture",
             axes=("height", "width"),
-            stored={"raw": _VOXELS, "packed": _VOXELS, "jpeg": ("uint8",), "png": ("uint8", "uint16")},
-            channels={"raw": range(1, 257), "packed": range(1, 257), "jpeg": (1, 3), "png": (1, 3, 4)},
+            stored={
+                "raw": _VOXELS,
+                "packed": _VOXELS,
+                "yuv420": ("uint8",),
+                "jpeg": ("uint8",),
+                "png": ("uint8", "uint16"),
+            },
+            channels={
+                "raw": range(1, 257),
+                "packed": range(1, 257),
+                "yuv420": (3,),
+                "jpeg": (1, 3),
+                "png": (1, 3, 4),
+            },
             origin=lambda shape: _PICTURE_ORIGIN,
             pads_around=False,
         ),

@@ -204,6 +204,8 @@ class Statistics:
     Pixels and intensities are from every eighth row without padding; all other figures are exact.
 
     Args:
+        color_errors: number of color values by the difference of the loaded from the converted picture, in levels, of
+            pictures that are stored as color planes, without padding; older manifests lack them.
         labels: number of records by the class ids that they show; of boxes by their class id.
         boxes_per_image: number of images by their number of boxes.
         boxes: number of boxes by what the conversion did to them.
@@ -222,6 +224,7 @@ class Statistics:
     records: Annotated[int | None, _count] = None
     pixels: Annotated[PixelSums | None, _pixels] = None
     padding: Annotated[Padding | None, _padding] = None
+    color_errors: Annotated[NameCounts | None, _NUMBERED] = None
     labels: Annotated[NameCounts | None, _NUMBERED] = None
     boxes_per_image: Annotated[NameCounts | None, _NUMBERED] = None
     boxes: Annotated[NameCounts | None, _NAMED] = None

@@ -179,9 +179,10 @@ def _objects_of_tile(max_boxes: int) -> tuple[Field, ...]:
     )
 
 
-_LABEL_ENCODINGS = {
+LABEL_ENCODINGS = {
     "raw": ("raw", "sets"),
     "packed": ("packed", "packed_sets"),
+    "yuv420": ("packed", "packed_sets"),
     "jpeg": ("png", "sets"),
     "png": ("png", "sets"),
 }
@@ -195,7 +196,7 @@ def _segmentation(image: ImageFormat, max_boxes: int, masks: bool) -> tuple[Fiel
         dtype="uint8" if image.classes else image.label_dtype,
         axes=(*image.kind.axes, "class") if image.classes else image.kind.axes,
         shape=(*image.shape, image.classes) if image.classes else image.shape,
-        encoding=_LABEL_ENCODINGS[image.encoding][bool(image.classes)],
+        encoding=LABEL_ENCODINGS[image.encoding][bool(image.classes)],
         fill=(image.ignore_label or 0,),
     )
     return (label, kinds.value_field("labelled", keys.LABELLED, "bool", optional=False))

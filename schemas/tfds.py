@@ -2,8 +2,8 @@
 
 `tfds.builder_from_directory(folder)` reads shards that have both files beside them. Each tf.train.Example key is one
 feature of the same flat name (`example["image/encoded"]`). A raw image is a Tensor of encoding `bytes`, so TFDS returns
-its pixels; jpeg and png are Image features; the Object Detection API's lists are Sequences in their stored types,
-float32, int64 and bytes.
+its pixels; a packed one is the bytes of its value; jpeg and png are Image features; the Object Detection API's lists
+are Sequences in their stored types, float32, int64 and bytes.
 """
 
 from __future__ import annotations
@@ -199,6 +199,9 @@ _DESCRIBED: dict[str, dict[str, Any]] = {
 _ENCODINGS: dict[str, Callable[[Field], dict[str, Any]]] = {
     "raw": lambda field: _tensor(field.shape, field.dtype, "bytes"),
     "sets": lambda field: _tensor(field.stored_shape, field.stored_dtype, "bytes"),
+    "packed": lambda field: _BYTES,
+    "packed_sets": lambda field: _BYTES,
+    "yuv420": lambda field: _BYTES,
     "jpeg": lambda field: _image(field.dtype, "jpeg", field.shape[-1]),
     "png": lambda field: _image(field.dtype, "png", field.shape[-1] if "channel" in field.axes else 1),
     "value": lambda field: _tensor(field.shape, _stored(field)),

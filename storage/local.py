@@ -14,10 +14,13 @@ import contextlib
 import mmap
 import os
 import stat
+import time
 from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from io import BufferedReader
+from queue import Empty, SimpleQueue
 from typing import Any
 
 import numpy as np
@@ -26,6 +29,7 @@ from numpy.typing import NDArray
 from halofeed.storage.atomic_files import copy_mode, create_replacing, open_regular, read_regular
 from halofeed.storage.base import ANY, Entry, FileInfo, FileRanges, Files
 from halofeed.storage.paths import scan_folder
+from halofeed.storage.writing_ways import WAYS, WritingCost
 from halofeed.system.memory import machine_memory
 
 try:
@@ -33,8 +37,10 @@ try:
 except ImportError:  # not a Unix
     fcntl = None  # type: ignore[assignment]
 
-BUFFER_BYTES = 8 << 20
-"""Size of a buffer, a multiple of every device's block size."""
+BUFFER_BYTES = 2 << 20
+"""Size of a buffer, a multiple of every device's block size. The writer of a shard waits for its last buffer."""
+_MOST_BUFFERS_AT_ONCE = 4
+"""Buffers that one call writes. More would leave none for the writer in the meantime."""
 _BLOCK_BYTES = 4096
 """Unit of direct writes at the end of a file. A device with larger blocks refuses them, and the end is cached."""
 
@@ -113,7 +119,7 @@ class LocalRanges(FileRanges):
 
 
 class DirectFile:
-    """A new file, written sequentially.
+    """A new file, written sequentially, past the page cache if the disk is fast enough for it (see `writing_ways`).
 
     Args:
         buffers: maximum number of buffers; data that fits into them does not wait for the disk.
@@ -122,14 +128,21 @@ class DirectFile:
         OSError: as for any file; a later write or `close` may raise the error of an earlier write.
     """
 
-    def __init__(self, path: str, buffers: int = 2) -> None:
+    def __init__(self, path: str, buffers: int = 8) -> None:
         self._file = create_replacing(path)
+        self._ways = WAYS.of(os.fstat(self._file).st_dev)
+        self._direct, self._trial = self._ways.is_direct, self._ways.is_trial
         self._current = _new_buffer()
         self._more = buffers - 1
         self._filled = 0
         self._position = 0
         self._thread = ThreadPoolExecutor(1, "write")
-        self._under_way: deque[Future[NDArray[np.uint8]]] = deque()
+        # Buffers to write, calls that write them, and buffers that were written.
+        self._full: SimpleQueue[NDArray[np.uint8]] = SimpleQueue()
+        self._calls: deque[Future[None]] = deque()
+        self._free: SimpleQueue[NDArray[np.uint8]] = SimpleQueue()
+        # From here on and not from the first write: volumes come in bursts that no disk can follow.
+        self._timer = _Timer(began=time.perf_counter())
         self._is_large = False
         self._closed = False
 
@@ -155,30 +168,58 @@ class DirectFile:
         """Write the full buffer in the background, and continue in another one."""
         if not self._is_large:
             self._is_large = True
-            self._set_direct(True)
-        self._under_way.append(self._thread.submit(self._write_all, self._current))
+            self._direct = self._direct and self._set_direct(True)
+        elif self._direct or self._trial:
+            self._choose_way()
+        self._full.put(self._current)
+        self._calls.append(self._thread.submit(self._write_full))
+        while self._calls and self._calls[0].done():
+            self._calls.popleft().result()
         # A further buffer is allocated only while the disk is slower than the writer.
-        if self._more and not self._under_way[0].done():
+        if self._free.empty() and self._more:
             self._more -= 1
             self._current = _new_buffer()
         else:
-            self._current = self._under_way.popleft().result()
+            began = time.perf_counter()
+            while self._free.empty():
+                self._calls.popleft().result()
+            self._timer.waited += time.perf_counter() - began
+            self._current = self._free.get()
         self._filled = 0
 
-    def _write_all(self, buffer: NDArray[np.uint8]) -> NDArray[np.uint8]:
-        """Write the buffer and return it; start to write what a large file has in the page cache."""
-        view = buffer.data
-        while view:
+    def _write_full(self) -> None:
+        """Write all full buffers by one call, because larger requests are faster; an earlier call may have done it."""
+        buffers = []
+        with contextlib.suppress(Empty):
+            while len(buffers) < (_MOST_BUFFERS_AT_ONCE if hasattr(os, "writev") else 1):
+                buffers.append(self._full.get_nowait())
+        if not buffers:
+            return
+        began, processor_began = time.perf_counter(), time.thread_time()
+        self._write_all([buffer.data for buffer in buffers])
+        self._timer.writing += time.perf_counter() - began
+        self._timer.processor += time.thread_time() - processor_began
+        for buffer in buffers:
+            self._free.put(buffer)
+
+    def _write_all(self, views: list[memoryview]) -> None:
+        """Write memory in order; start to write what a large file has in the page cache."""
+        views = [view for view in views if view]
+        while views:
             try:
-                view = view[os.write(self._file, view) :]
+                written = os.writev(self._file, views) if len(views) > 1 else os.write(self._file, views[0])
             except OSError:
                 # The last write may have ended inside one of the device's blocks.
                 if not self._set_direct(False):
                     raise
+                continue
+            while views and written >= len(views[0]):
+                written -= len(views.pop(0))
+            if views:
+                views[0] = views[0][written:]
         if self._is_large and hasattr(os, "posix_fadvise"):
             # Writes dirty pages without waiting, and drops clean ones.
             os.posix_fadvise(self._file, 0, 0, os.POSIX_FADV_DONTNEED)
-        return buffer
 
     def _set_direct(self, direct: bool) -> bool:
         """Switch direct writes on or off; return whether that changed anything."""
@@ -199,19 +240,80 @@ class DirectFile:
         if self._closed:
             return
         self._closed = True
+        began = time.perf_counter()
         try:
-            while self._under_way:
-                self._under_way.popleft().result()
+            self._wait_for_calls()
             # Direct writes need whole blocks; the rest goes through the page cache.
-            blocks = self._filled // _BLOCK_BYTES * _BLOCK_BYTES if self._is_large else 0
-            self._write_all(self._current[:blocks])
+            blocks = self._filled // _BLOCK_BYTES * _BLOCK_BYTES if self._direct else 0
+            self._write_all([self._current[:blocks].data])
             self._set_direct(False)
-            self._write_all(self._current[blocks : self._filled])
+            self._write_all([self._current[blocks : self._filled].data])
+            self._measure(began)
         finally:
             self._thread.shutdown()
             os.close(self._file)
 
+    def _choose_way(self) -> None:
+        """Continue in the page cache, or past it, if this file shows that this takes less time on its disk."""
+        cost = self._timer.cost(self._position)
+        if self._trial and cost.is_large:
+            self._wait_for_calls()
+            began = time.perf_counter()
+            os.fsync(self._file)
+            self._timer.waited += time.perf_counter() - began
+            cost = self._timer.cost(self._position)
+        elif not cost.is_slow:
+            return
+        self._ways.add(cost, direct=self._direct)
+        self._trial = self._ways.is_trial
+        if self._direct != self._ways.is_direct:
+            self._wait_for_calls()
+            self._direct = self._ways.is_direct and self._set_direct(True)
+            if not self._direct:
+                self._set_direct(False)
+        self._timer = _Timer(began=time.perf_counter(), start=self._position)
+
+    def _wait_for_calls(self) -> None:
+        """Wait until what was handed over is written."""
+        began = time.perf_counter()
+        while self._calls:
+            self._calls.popleft().result()
+        self._timer.waited += time.perf_counter() - began
+
+    def _measure(self, close_began: float) -> None:
+        """Add what the last direct writes of a large file took to the measurements of its disk."""
+        if self._is_large and self._direct:
+            self._timer.waited += time.perf_counter() - close_began
+            self._ways.add(self._timer.cost(self._position), direct=True)
+
+
+@dataclass(kw_only=True)
+class _Timer:
+    """Times of the writes of a file since some position, in seconds."""
+
+    began: float
+    start: int = 0
+    waited: float = 0.0
+    writing: float = 0.0
+    processor: float = 0.0
+
+    def cost(self, position: int) -> WritingCost:
+        """Return the cost until now, at another position."""
+        return WritingCost(
+            waited_seconds=self.waited,
+            writing_seconds=self.writing,
+            processor_seconds=self.processor,
+            all_seconds=time.perf_counter() - self.began,
+            byte_count=position - self.start,
+        )
+
 
 def _new_buffer() -> NDArray[np.uint8]:
     """Return page-aligned memory, which direct writes require."""
-    return np.frombuffer(mmap.mmap(-1, BUFFER_BYTES), np.uint8)
+    if not hasattr(mmap, "MAP_ANONYMOUS"):
+        return np.frombuffer(mmap.mmap(-1, BUFFER_BYTES), np.uint8)
+    # Shared memory, the default, has no huge pages.
+    memory = mmap.mmap(-1, BUFFER_BYTES, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        memory.madvise(mmap.MADV_HUGEPAGE)
+    return np.frombuffer(memory, np.uint8)

@@ -54,6 +54,18 @@ def create_private_file(folder: StrPath) -> tuple[int, str]:
     return tempfile.mkstemp(dir=folder)
 
 
+def user_cache_folder(name: str) -> Path | None:
+    """Return the folder `halofeed/NAME` in the user's cache folder; None if the user has no home folder."""
+    cache = os.environ.get("XDG_CACHE_HOME", "")
+    # By the XDG Base Directory Specification, a relative path does not count.
+    if os.path.isabs(cache):
+        return Path(cache) / "halofeed" / name
+    try:
+        return Path.home() / ".cache" / "halofeed" / name
+    except RuntimeError:  # in a container whose user has no name and no HOME
+        return None
+
+
 def names_in(folder: StrPath) -> list[str]:
     """Return the names of what is in a folder, in the order of the system."""
     return os.listdir(folder)

@@ -314,6 +314,29 @@ def test_light_imports_load_nothing_heavy():
     assert not modules_after("\n".join(LIGHT_PROGRAMS)) & HEAVY
 
 
+def test_a_first_batch_of_raw_records_needs_no_decoder_and_no_network(tmp_path):
+    """They would double its time, which begins with the import."""
+    draw_folders(tmp_path / "photos", 4)
+    sides = ["--height", "8", "--width", "8", "--encoding", "raw"]
+    words = [
+        "convert",
+        "--layout",
+        "folders",
+        "--source",
+        str(tmp_path / "photos"),
+        "--name",
+        "photos",
+        *sides,
+    ]
+    subprocess.run([sys.executable, "-m", "halofeed", *words, "--out", str(tmp_path / "out")], check=True)
+    data = str(tmp_path / "out" / "photos" / "1.0.0")
+    loaded = modules_after(
+        f"from halofeed.loader import Loader\nnext(Loader({data!r}, batch_size=2).batches())"
+    )
+    assert "numpy" in loaded
+    assert not loaded & (HEAVY | {"cv2", "PIL", "simplejpeg", "http", "ssl", "email", "xml", "subprocess"})
+
+
 def test_a_conversion_on_this_machine_does_without_beam(tmp_path):
     """The import takes a second, which is most of the time of a small conversion."""
     draw_folders(tmp_path / "photos", 4)

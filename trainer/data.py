@@ -23,6 +23,7 @@ from halofeed.schemas.partition import Partition
 from halofeed.system.errors import UsageError
 from halofeed.system.wording import plural
 from halofeed.trainer.config import TrainConfig
+from halofeed.trainer.planes_on_device import colored_on_device
 from halofeed.trainer.record_metadata import SplitMetadata
 from halofeed.trainer.task import (
     DataFacts,
@@ -162,14 +163,15 @@ def open_data(
     """
     manifest = read_manifest(path)
     check_no_class_overlap(manifest)
-    loader = Loader(
-        path,
-        split=split,
-        batch_size=config.batch_size,
-        seed=config.seed,
-        augment=build_augmentations(config.augment),
-        include=device_keys(manifest) if config.device_augment else (),
-    )
+    options: dict[str, Any] = {
+        "path": path,
+        "split": split,
+        "batch_size": config.batch_size,
+        "seed": config.seed,
+        "augment": build_augmentations(config.augment),
+        "include": device_keys(manifest) if config.device_augment else (),
+    }
+    loader = Loader(**options)
     image = loader.row_spec["image"]
     check_device_augmentations(device_augmentations(config), image.shape[-1], str(image.dtype))
     if config.batch_size > loader.num_records:
@@ -193,7 +195,8 @@ def open_data(
         "recipe": dict(manifest.recipe),
         "image_dtype": str(loader.spec["image"].dtype),
     }
-    return TrainData(facts=facts, batches=loader, evaluation=evaluation, description=description)
+    batches = colored_on_device(loader, options, config.parsed_partition())
+    return TrainData(facts=facts, batches=batches, evaluation=evaluation, description=description)
 
 
 def evaluation_loader(path: str | Path, split: str, batch_size: int, task: TrainingTask) -> Loader:

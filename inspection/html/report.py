@@ -20,6 +20,7 @@ from halofeed.inspection.dataset_facts import (
     VALUE_PARTS,
     ClassVoxels,
     DatasetFacts,
+    color_errors,
     counts_of,
     padding_choices,
     pixel_figures,
@@ -425,7 +426,7 @@ def sizes(report: Report) -> dict[str, Any]:
             *facts.per_split("notes").items(),
             *_hidden_bands(facts),
         ],
-        "static": facts.image.encoding == "raw" or facts.manifest.recipe.get("pad") is True,
+        "static": facts.image.form.has_one_shape or facts.manifest.recipe.get("pad") is True,
         "choices": choices,
         "rows": rows,
     }
@@ -469,6 +470,7 @@ def pixels(report: Report) -> dict[str, Any]:
         "peak": peak,
         "scaled": "\n".join(scaled),
         "row_step": ROW_STEP,
+        "color_errors": color_errors(facts.total),
     }
 
 

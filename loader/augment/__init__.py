@@ -1,14 +1,14 @@
 """Random augmentations of each example and epoch: flips, rotations, crops; labels and boxes follow the image.
 
 An augmentation plans on shapes. Pixels and labels are then copied once, directly from the stored bytes (`view.py`).
-A new augmentation is one class in a file here and one line in `AUGMENTATIONS`.
+A new augmentation is one class in a file here and one line in the table `AUGMENTATIONS` of table.py.
 """
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from halofeed.loader.augment.augmented_example import (
     DEPTH,
@@ -27,17 +27,36 @@ from halofeed.loader.augment.augmented_example import (
     draw_uniforms,
     to_view,
 )
-from halofeed.loader.augment.crop_and_resize import (
-    RandomCropImage,
-    RandomResizedCrop,
-    ScaleJitter,
-    SsdRandomCrop,
-)
-from halofeed.loader.augment.flips_and_crops import FlipDepth, FlipLeftRight, FlipUpDown, RandomCrop, Rotate90
-from halofeed.loader.augment.mosaic import MixUp, Mosaic
-from halofeed.loader.augment.warps import ElasticDeformation, RandomRotation
 from halofeed.system.errors import UsageError
 from halofeed.system.wording import did_you_mean, nearest_name
+
+if TYPE_CHECKING:
+    from halofeed.loader.augment.crop_and_resize import (
+        RandomCropImage,
+        RandomResizedCrop,
+        ScaleJitter,
+        SsdRandomCrop,
+    )
+    from halofeed.loader.augment.flips_and_crops import (
+        FlipDepth,
+        FlipLeftRight,
+        FlipUpDown,
+        RandomCrop,
+        Rotate90,
+    )
+    from halofeed.loader.augment.mosaic import MixUp, Mosaic
+    from halofeed.loader.augment.table import AUGMENTATIONS
+    from halofeed.loader.augment.warps import ElasticDeformation, RandomRotation
+else:
+
+    def __getattr__(name: str) -> Any:
+        # Imported when they are used first: a loader without augmentations needs neither these classes nor OpenCV.
+        if name not in __all__:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from halofeed.loader.augment.table import AUGMENTATIONS
+
+        return AUGMENTATIONS if name == "AUGMENTATIONS" else AUGMENTATIONS[name]
+
 
 __all__ = [
     "AUGMENTATIONS",
@@ -78,30 +97,11 @@ __all__ = [
 Scene, Others = Example, PartnerSampler
 """Names of these classes in version 0.1."""
 
-AUGMENTATIONS: dict[str, Callable[..., Augmentation | Combination]] = {
-    kind.__name__: kind
-    for kind in (
-        FlipLeftRight,
-        FlipUpDown,
-        FlipDepth,
-        Rotate90,
-        RandomCrop,
-        RandomCropImage,
-        RandomResizedCrop,
-        SsdRandomCrop,
-        ScaleJitter,
-        RandomRotation,
-        ElasticDeformation,
-        Mosaic,
-        MixUp,
-    )
-}
-"""Augmentations by their names in configurations."""
-
 
 def check_augmentations(given: object) -> tuple[Augmentation | Combination, ...]:
     """Return augmentations as a tuple; UsageError if an item is not an augmentation.
 
+    >>> from halofeed.loader import FlipLeftRight
     >>> check_augmentations([FlipLeftRight()])
     (FlipLeftRight(probability=0.5),)
     """
@@ -123,19 +123,23 @@ def check_augmentations(given: object) -> tuple[Augmentation | Combination, ...]
 
 def build_augmentations(
     tables: Sequence[Mapping[str, Any]],
-    known: Mapping[str, Callable[..., Any]] = AUGMENTATIONS,
+    known: Mapping[str, Callable[..., Any]] | None = None,
     setting: str = "augment",
 ) -> list[Any]:
     """Build the augmentations of a configuration's tables.
 
     Args:
         tables: name and arguments of each augmentation.
-        known: classes by name.
+        known: classes by name; `AUGMENTATIONS` by default.
         setting: the setting's name, for messages.
 
     >>> build_augmentations([{"name": "FlipLeftRight", "probability": 0.5}])
     [FlipLeftRight(probability=0.5)]
     """
+    if known is None:
+        from halofeed.loader.augment.table import AUGMENTATIONS
+
+        known = AUGMENTATIONS
     built = []
     for table in tables:
         if not isinstance(table, Mapping):

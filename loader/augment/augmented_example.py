@@ -14,7 +14,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from halofeed.loader.augment.view import ImageShape, LabelArray, Ranges, Resampled, SourceArray, View, Warp
-from halofeed.prep.geometry.boxes import crop_boxes
 from halofeed.schemas.kinds import Kind
 from halofeed.system.errors import UsageError
 
@@ -157,6 +156,8 @@ class Objects:
             window: top, left, height and width, normalized to the view; [4], or [n, 4] for objects in several views.
             minimum_visible: required share of a box's area, 0 to 1.
         """
+        from halofeed.prep.geometry.boxes import crop_boxes
+
         if not len(self.kept):
             return self
         # The tolerance keeps rounding from deciding about boxes that touch the window or are completely inside.
@@ -472,20 +473,27 @@ class Windows:
         """Row of each remaining object, int64 [object]."""
         return self.of_row[self.objects.kept]
 
-    def crop(self, sides: ImageShape, uniforms: NDArray[np.float64], minimum_visible: float) -> None:
+    def crop(
+        self, sides: ImageShape, uniforms: NDArray[np.float64], minimum_visible: float, step: int = 1
+    ) -> None:
         """Crop each row to a random window of the given size, as `RandomCrop` describes.
 
         Args:
             sides: size of the window per axis; a smaller image is shown completely.
             uniforms: float64 [row, axis].
             minimum_visible: as in `Objects.crop`.
+            step: windows begin at multiples of it, where there is one.
         """
         shape = np.minimum(np.array(sides), self.shape)
         end = self.start + self.shape
         low = np.where(self.backwards, end - self.high, self.low - self.start).clip(0, self.shape)
         high = np.where(self.backwards, end - self.low, self.high - self.start).clip(0, self.shape)
         first, last = window_starts(low, high, shape, self.shape)
-        at = first + (uniforms * (last - first + 1)).astype(np.int64)
+        if step > 1:
+            lowest, highest = -(-first // step) * step, last // step * step
+            last = np.where(lowest <= highest, highest, first)
+            first = np.where(lowest <= highest, lowest, first)
+        at = first + (uniforms * ((last - first) // step + 1)).astype(np.int64) * step
         shown = np.concatenate([at, shape], axis=1) / np.concatenate([self.shape, self.shape], axis=1)
         if len(self.of_row):
             self.objects = self.objects.crop(shown[self.object_rows], minimum_visible)

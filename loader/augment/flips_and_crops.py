@@ -112,13 +112,18 @@ class RandomCrop:
 
     Boxes are clipped to the window. Boxes with less than `minimum_visible` (a share of their area, 0 to 1) in it are
     dropped, and the rest move to the front. An area shrinks by the box's visible share.
+
+    A window begins at a multiple of `step` pixels along each axis, where the choice has one: 2 for `color="planes"`.
     """
 
     sides: ImageShape
     minimum_visible: float
     foreground: float
+    step: int
 
-    def __init__(self, *sides: int, minimum_visible: float = 0.3, foreground: float = 0.0) -> None:
+    def __init__(
+        self, *sides: int, minimum_visible: float = 0.3, foreground: float = 0.0, step: int = 1
+    ) -> None:
         valid = all(hasattr(side, "__index__") and side >= 1 for side in sides)
         if len(sides) not in (2, 3) or not valid:
             pair = sides[0] if len(sides) == 1 and isinstance(sides[0], Sequence) else (512, 512)
@@ -128,13 +133,19 @@ class RandomCrop:
             )
         check_share("RandomCrop: minimum_visible", minimum_visible)
         check_share("RandomCrop: foreground", foreground)
+        if not hasattr(step, "__index__") or step < 1:
+            raise UsageError(f"RandomCrop: step: expected a whole number of at least 1, got {step!r}")
         object.__setattr__(self, "sides", tuple(map(operator.index, sides)))
         object.__setattr__(self, "minimum_visible", minimum_visible)
         object.__setattr__(self, "foreground", foreground)
+        object.__setattr__(self, "step", operator.index(step))
 
     def __repr__(self) -> str:
         sides = ", ".join(map(str, self.sides))
-        return f"RandomCrop({sides}, minimum_visible={self.minimum_visible}, foreground={self.foreground})"
+        step = f", step={self.step}" if self.step > 1 else ""
+        return (
+            f"RandomCrop({sides}, minimum_visible={self.minimum_visible}, foreground={self.foreground}{step})"
+        )
 
     def frame(self, frame: Frame) -> Frame:
         name = f"RandomCrop({', '.join(map(str, self.sides))})"
@@ -169,13 +180,28 @@ class RandomCrop:
                     (max(first, place - side + 1), min(last, place))
                     for (first, last), (place, _), side in zip(starts, places, shape, strict=True)
                 ]
+        starts = [on_steps(first, last, self.step) for first, last in starts]
         numbers = zip(_POSITION_NUMBERS[-len(shape) :], starts, strict=True)
-        start = [first + int(uniform[at] * (last - first + 1)) for at, (first, last) in numbers]
+        start = [
+            first + int(uniform[at] * ((last - first) // self.step + 1)) * self.step
+            for at, (first, last) in numbers
+        ]
         return example.crop(start, shape, self.minimum_visible)
 
     def plan(self, windows: Windows, uniforms: NDArray[np.float64]) -> None:
         """Crop all rows at once; only without foreground."""
-        windows.crop(self.sides, uniforms[:, _POSITION_NUMBERS[-len(self.sides) :]], self.minimum_visible)
+        numbers = uniforms[:, _POSITION_NUMBERS[-len(self.sides) :]]
+        windows.crop(self.sides, numbers, self.minimum_visible, self.step)
+
+
+def on_steps(first: int, last: int, step: int) -> tuple[int, int]:
+    """Return the first and last multiples of a step in a range; the range's own start if there is none.
+
+    >>> on_steps(3, 9, 2), on_steps(3, 3, 2), on_steps(3, 9, 1)
+    ((4, 8), (3, 3), (3, 9))
+    """
+    lowest, highest = -(-first // step) * step, last // step * step
+    return (lowest, highest) if lowest <= highest else (first, first)
 
 
 def _starts(inside: tuple[int, int], window: int, size: int) -> tuple[int, int]:

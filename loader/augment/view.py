@@ -35,11 +35,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeGuard
 
-import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.prep.voxels.resample import copy_voxels, store_rounded
 from halofeed.schemas.native import kernel
 
 ImageShape = tuple[int, ...]
@@ -218,6 +216,8 @@ def _copy_pixels(window: NDArray[Any], out: NDArray[Any], axes: int) -> None:
         # All channels of a pixel are one word.
         window, out = window.view(word), out.view(word)
     if window.shape[-1] == 1:
+        from halofeed.prep.voxels.resample import copy_voxels
+
         words = (window[..., 0], out[..., 0]) if axes == 3 else (window[None, ..., 0], out[None, ..., 0])
         copy_voxels(*words)
     else:
@@ -236,6 +236,8 @@ def _copy_colors(window: NDArray[Any], out: NDArray[Any]) -> None:
     if min(window.shape[:2]) < _SMALLEST_SIDE or window.shape[2] > most:
         out[...] = window
         return
+    import cv2
+
     if turned:
         forward = cv2.transpose(forward.transpose(1, 0, 2))
     if not reversed_axes:
@@ -576,6 +578,8 @@ def _sample_nearest(source: NDArray[Any], places: Sequence[Positions], out: NDAr
 
 def _sample_linear(source: NDArray[Any], places: Sequence[Positions], out: NDArray[Any]) -> None:
     """Interpolate [..., channel] at positions inside it, from the box around them."""
+    from halofeed.prep.voxels.resample import store_rounded
+
     box = sampling_box(
         [float(place.min()) for place in places], [float(place.max()) for place in places], source.shape[:-1]
     )
@@ -598,6 +602,8 @@ def _sample_linear(source: NDArray[Any], places: Sequence[Positions], out: NDArr
 
 def _sample_volume(part: NDArray[Any], places: Sequence[Positions], out: NDArray[Any]) -> None:
     """Interpolate [depth, height, width, channel]: in two slices by OpenCV, then between them."""
+    from halofeed.prep.voxels.resample import store_rounded
+
     depth, height, width = places
     sizes = part.shape[:3]
     lower = np.minimum(np.floor(depth), np.float32(max(0, sizes[0] - 2)))
@@ -612,4 +618,6 @@ def _sample_volume(part: NDArray[Any], places: Sequence[Positions], out: NDArray
 
 
 def _remap(plane: NDArray[Any], columns: Positions, rows: Positions) -> NDArray[Any]:
+    import cv2
+
     return np.asarray(cv2.remap(plane, columns, rows, cv2.INTER_LINEAR, borderMode=cv2.BORDER_REPLICATE))

@@ -9,6 +9,7 @@ from halofeed.loader.device.augmentation import (
     check_device_augmentations,
     device_keys,
 )
+from halofeed.loader.device.colors import to_rgb
 from halofeed.loader.device.photometric import (
     BiasField,
     Brightness,
@@ -48,5 +49,6 @@ __all__ = [
     "augment_on_device",
     "check_device_augmentations",
     "device_keys",
+    "to_rgb",
     *AUGMENTATIONS,
 ]

@@ -197,6 +197,11 @@ def augment_on_device(
     >>> augment_on_device(batch, brighter, seed=3)["image"][0, 0, 0].tolist()
     [51.0]
     """
+    if IMAGE not in batch:
+        raise UsageError(
+            f"batch: expected {IMAGE!r}, got {', '.join(batch)}; of luma and chroma make it by "
+            "halofeed.loader.device.to_rgb(batch['luma'], batch['chroma'])"
+        )
     image = batch[IMAGE]
     ops = ops_of(image)
     stored = np.dtype(getattr(image.dtype, "as_numpy_dtype", image.dtype)).name

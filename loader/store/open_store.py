@@ -6,9 +6,7 @@ import os
 from pathlib import Path
 
 from halofeed.loader.store.dataset_store import Store
-from halofeed.loader.store.disk import DiskStore
 from halofeed.loader.store.local_store import LocalStore, MemoryStore
-from halofeed.loader.store.remote_store import RemoteStore
 from halofeed.schemas.manifest import Manifest
 from halofeed.system.addresses import address_of
 from halofeed.system.arguments import whole_number
@@ -25,6 +23,9 @@ def open_store(path: str | os.PathLike[str], concurrent_reads: int = CONCURRENT_
         UsageError: no package reads such addresses.
     """
     if (address := address_of(path)) is not None:
+        # Its HTTP client and TLS take a fifth of the import of a loader.
+        from halofeed.loader.store.remote_store import RemoteStore
+
         return RemoteStore(address, concurrent_reads)
     return LocalStore(Path(path))
 
@@ -52,6 +53,8 @@ def cached(store: Store, manifest: Manifest, split: str, cache: str | None, max_
         store.check_sizes(shards)
         return MemoryStore(store, shards)
     if kind == "disk" and folder:
+        from halofeed.loader.store.disk import DiskStore
+
         return DiskStore(store, manifest, shards, Path(folder).absolute(), max_bytes)
     # If the user gave only a folder, the message shows it with disk:.
     named = str(cache) if isinstance(cache, str | os.PathLike) and "/" in str(cache) else "/a/folder"

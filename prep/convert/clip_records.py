@@ -46,10 +46,11 @@ from halofeed.prep.options.option import copy_options
 from halofeed.prep.options.recipe import Recipe
 from halofeed.prep.sources.example import SourceExample
 from halofeed.prep.sources.files import SourceFiles
-from halofeed.prep.voxels.encode import encode_raw
+from halofeed.prep.voxels.encode import ENCODERS, LABEL_ENCODERS
 from halofeed.prep.voxels.kernels import resize_image, resize_mask
 from halofeed.prep.voxels.levels import Levels
 from halofeed.schemas import keys
+from halofeed.schemas.encodings import ENCODINGS
 from halofeed.schemas.ledger import LedgerCounter
 from halofeed.schemas.tasks import task_named
 from halofeed.schemas.tfexample import Value
@@ -394,7 +395,9 @@ class ClipConverter:
         """Return the bytes of the frames and masks of all windows."""
         label_bytes = np.dtype(self.labels.dtype).itemsize if self._has_label else 0
         frame_bytes = int(np.prod(plan.output_size)) * (self.recipe.channels + label_bytes)
-        return frame_bytes * self.recipe.frame_choice().frames * windows
+        # Packed records of all windows are made beside the arrays.
+        held = 1 if ENCODINGS[self.recipe.encoding].is_fixed_size else 2
+        return held * frame_bytes * self.recipe.frame_choice().frames * windows
 
     def _read_labels(
         self,
@@ -449,9 +452,10 @@ class ClipConverter:
         label: NDArray[Any] | None,
         ledger: LedgerCounter | None,
     ) -> Record:
+        encoding = self.recipe.encoding
         features: dict[str, Value] = {
-            keys.ENCODED: encode_raw(frames, 0),
-            keys.FORMAT: b"raw",
+            keys.ENCODED: ENCODERS[encoding](frames, 0),
+            keys.FORMAT: encoding.encode(),
             keys.FRAMES: np.array([len(frames)]),
             **size_features(plan),
             keys.TIMES_S: times_s.astype(np.float32),
@@ -467,7 +471,7 @@ class ClipConverter:
             counts = {value: count for value, count in counts.items() if value != self.labels.stored_ignore}
             ids = [*counts]
             features |= {
-                keys.LABEL: encode_raw(label[..., None], 0),
+                keys.LABEL: LABEL_ENCODERS[encoding](label[..., None], 0),
                 keys.LABELLED: np.array([int(reference.is_labelled)]),
             }
         rows = frames[:, : plan.resized_size[0], : plan.resized_size[1]]
@@ -484,7 +488,7 @@ class ClipConverter:
             warnings=reference.notes,
             ledger=ledger or LedgerCounter(),
         )
-        return Record.of(reference, features, facts, number=number)
+        return Record.of(reference, features, facts, number=number, encoding=encoding)
 
 
 def _clip_ledger(

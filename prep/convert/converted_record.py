@@ -8,36 +8,46 @@ from typing import Any
 
 from halofeed.prep.sources.example import SourceExample
 from halofeed.schemas import keys
+from halofeed.schemas.encodings import ENCODINGS
 from halofeed.schemas.identity import example_id
+from halofeed.schemas.tasks import LABEL_ENCODINGS
 from halofeed.schemas.tfexample import EncodedExample, Value, encode_example
-from halofeed.system.checksum import block_checksums, combine_blocks
+from halofeed.system.checksum import block_checksums, combine_blocks, crc32c
 
 HELD_BYTES = 64 << 20
 """Bytes of the records of a streamed input that are held before the first of them are written."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class RawValue:
-    """Bytes of a raw field, with the CRC32C of each block and of all bytes."""
+class ArrayValue:
+    """Bytes of an array's field, with the CRC32C of all bytes and those that the index holds.
+
+    Args:
+        checksums: CRC32C of each block of a value of a fixed size. A value of another size has blocks with checksums of
+            its own, so the index holds that of all bytes.
+        is_fixed_size: True if the field has as many bytes in every record.
+    """
 
     data: memoryview
-    blocks: list[int]
+    checksums: list[int]
     checksum: int
+    is_fixed_size: bool
 
     @classmethod
-    def of(cls, data: memoryview) -> RawValue:
+    def of(cls, data: memoryview, *, is_fixed_size: bool) -> ArrayValue:
         """Compute the checksums of a field."""
-        blocks = block_checksums(data)
-        return cls(data=data, blocks=blocks, checksum=combine_blocks(blocks, len(data)))
+        checksums = block_checksums(data) if is_fixed_size else [crc32c(data)]
+        checksum = combine_blocks(checksums, len(data)) if is_fixed_size else checksums[0]
+        return cls(data=data, checksums=checksums, checksum=checksum, is_fixed_size=is_fixed_size)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Record:
-    """An encoded example, its facts, and (reason, detail) of each dropped object."""
+    """An encoded example, its arrays by key, its facts, and (reason, detail) of each dropped object."""
 
     id: int
     example: EncodedExample
-    raw: Mapping[str, RawValue]
+    arrays: Mapping[str, ArrayValue]
     facts: Any
     bad_objects: tuple[tuple[str, str], ...] = ()
 
@@ -49,8 +59,15 @@ class Record:
         facts: Any,
         bad_objects: tuple[tuple[str, str], ...] = (),
         number: int = 0,
+        *,
+        encoding: str,
     ) -> Record:
-        """Return the record of these features and its source's names; `number` counts the records of the source."""
+        """Return the record of these features and its source's names.
+
+        Args:
+            number: counts the records of the source.
+            encoding: encoding of the image. Encoders of arrays return a memoryview, and those of files bytes.
+        """
         identity = example_id(reference.key, number)
         named: dict[str, Value] = {
             **features,
@@ -58,5 +75,12 @@ class Record:
             keys.KEY_SOURCE: str(reference.key).encode("utf-8", "surrogateescape"),
             keys.SOURCE_ID: str(identity).encode(),
         }
-        raw = {key: RawValue.of(value) for key, value in features.items() if isinstance(value, memoryview)}
-        return cls(id=identity, example=encode_example(named), raw=raw, facts=facts, bad_objects=bad_objects)
+        encodings = {keys.ENCODED: encoding, keys.LABEL: LABEL_ENCODINGS[encoding][0]}
+        arrays = {
+            key: ArrayValue.of(value, is_fixed_size=ENCODINGS[encodings[key]].is_fixed_size)
+            for key, value in features.items()
+            if isinstance(value, memoryview)
+        }
+        return cls(
+            id=identity, example=encode_example(named), arrays=arrays, facts=facts, bad_objects=bad_objects
+        )

@@ -24,13 +24,14 @@ from halofeed.prep.formats.picture.image import (
     estimate_decoding,
 )
 from halofeed.prep.formats.picture.pillow import copy_pixels, decoder_failures, open_with_plugin
-from halofeed.prep.formats.picture.png import GRAY, PALETTE, PNG_SIGNATURE, PngHeader, read_png_header
+from halofeed.prep.formats.picture.png import GRAY, PALETTE, PngHeader, read_png_header
 from halofeed.prep.formats.picture.tiff import holds_further_page, read_tiff_directory
 from halofeed.prep.geometry.resize import ResizePlan, displayed_size
 from halofeed.prep.geometry.scan import OverlapRule
 from halofeed.prep.options.recipe import Recipe
 from halofeed.prep.sources.example import SourceExample
 from halofeed.prep.sources.files import SourceFiles
+from halofeed.prep.voxels.encoded_image import PNG_SIGNATURE
 from halofeed.prep.voxels.kernels import resize_mask
 from halofeed.prep.voxels.label_volumes import (
     classes_of_colors,

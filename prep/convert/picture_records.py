@@ -17,7 +17,13 @@ from halofeed.prep.convert.converted_record import Record
 from halofeed.prep.convert.label_image import read_picture_labels
 from halofeed.prep.convert.loss_measures import add_levels, add_picture
 from halofeed.prep.convert.picture_tasks import ADDERS, AnnotatedPicture, add_samples, annotated_orientation
-from halofeed.prep.convert.tallies import PictureFacts, PictureTally, sum_pixels
+from halofeed.prep.convert.tallies import (
+    PictureFacts,
+    PictureTally,
+    count_differences,
+    loaded_colors,
+    sum_pixels,
+)
 from halofeed.prep.formats.picture import FIRST_OF_SEVERAL, DecodedImage, Footprint, ReadOptions, read_image
 from halofeed.prep.formats.picture.image import FEWER_BITS, GRAY_BANDS, MORE_BANDS
 from halofeed.prep.formats.picture.jpeg import without_metadata
@@ -31,6 +37,7 @@ from halofeed.prep.voxels.encode import ENCODERS
 from halofeed.prep.voxels.kernels import resize_bytes, resize_image
 from halofeed.prep.voxels.masks import mask_bytes
 from halofeed.schemas import keys
+from halofeed.schemas.encodings import ENCODINGS
 from halofeed.schemas.ledger import LedgerCounter
 from halofeed.schemas.tfexample import Value
 from halofeed.system.memory import ReserveMemory
@@ -39,9 +46,10 @@ BOX_BYTES = 2048
 """Bytes of an object with its features."""
 _WARNINGS = (FEWER_BITS, GRAY_BANDS, MORE_BANDS)
 """Notes of decoders about guesses, which are printed as warnings."""
-_ENCODED = {"raw": 0.0, "jpeg": 2.0, "png": 2.7}
-"""Maximum memory for encoding as a multiple of the pixels: OpenCV needs a copy with swapped channels, and a JPEG at most
-as many bytes; an incompressible PNG is held twice.
+_ENCODED = {"raw": 0.0, "packed": 1.0, "yuv420": 1.5, "jpeg": 2.0, "png": 2.7}
+_ENCODED_LABEL = {"raw": 0, "packed": 1, "yuv420": 1, "jpeg": 3, "png": 3}
+"""Maximum memory for encoding as a multiple of the pixels, and of the pixels of a label: JPEG and PNG need a copy with
+swapped channels, and a file may be as large; that of an incompressible PNG is held twice."""
 
 
 def picture_bytes(
@@ -77,7 +85,7 @@ def picture_bytes(
     ]
     # The label image is resized while the encoded picture is held.
     if label_bytes:
-        encoded = 0 if recipe.encoding == "raw" else 3
+        encoded = _ENCODED_LABEL[recipe.encoding]
         label = label_bytes // max(1, plan.source_size[0] * plan.source_size[1])
         picked = resized[0] * plan.source_size[1] * label
         stages.append(output_bytes * 2 + picked + output_pixels * max(1, label) * (2 + encoded))
@@ -183,10 +191,13 @@ class PictureConverter:
             keys.FORMAT: recipe.encoding.encode(),
             **size_features(plan, orientation),
         }
-        if recipe.encoding != "raw":
+        if ENCODINGS[recipe.encoding].is_file:
             features[keys.KEY_SHA256] = hashlib.sha256(encoded).hexdigest().encode()
+        loaded = loaded_colors(recipe.encoding, pixels, encoded)
+        loaded = None if loaded is None else loaded[: shown.shape[0], : shown.shape[1]]
         facts = PictureFacts(
-            pixel_sums=sum_pixels(shown),
+            pixel_sums=sum_pixels(shown if loaded is None else loaded),
+            color_errors=None if loaded is None else count_differences(loaded, shown),
             stored_size=plan.output_size,
             picture_size=plan.resized_size,
             source_size=plan.source_size,
@@ -208,7 +219,7 @@ class PictureConverter:
             orientation=orientation,
         )
         bad_objects = ADDERS[self.task](picture, features, facts)
-        return Record.of(reference, features, facts, bad_objects)
+        return Record.of(reference, features, facts, bad_objects, encoding=recipe.encoding)
 
 
 def _picture_warnings(image: DecodedImage, about_boxes: str | None) -> Iterator[str]:

@@ -52,7 +52,7 @@ from halofeed.prep.geometry.resize import (
 )
 from halofeed.prep.options.recipe import Recipe
 from halofeed.prep.sources.example import Box, SourceExample
-from halofeed.prep.voxels.encode import ENCODERS
+from halofeed.prep.voxels.encode import LABEL_ENCODERS
 from halofeed.prep.voxels.masks import encode_mask_png, stored_mask
 from halofeed.schemas import keys
 from halofeed.schemas.file_layout import ZERO_AREA
@@ -188,8 +188,7 @@ def add_label_image(picture: AnnotatedPicture, features: dict[str, Value], facts
         if picture.labels.is_open:
             add_instances(facts.ledger, indices, facts.label_voxels, source, known)
     facts.labelled = label is not None
-    stored = ENCODERS["raw" if picture.recipe.encoding == "raw" else "png"](indices[..., None], 0)
-    features[keys.LABEL] = stored
+    features[keys.LABEL] = LABEL_ENCODERS[picture.recipe.encoding](indices[..., None], 0)
     features[keys.LABELLED] = np.array([int(label is not None)])
     return ()
 

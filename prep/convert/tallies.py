@@ -20,6 +20,8 @@ from halofeed.prep.geometry.volume_plan import AxisView, Ranges, VolumePlan, ful
 from halofeed.prep.voxels.counts import ValueCounts, count_intensities, merge_counts
 from halofeed.prep.voxels.intensity import as_numbers, in_memory_order
 from halofeed.prep.voxels.label_volumes import CT_FOREGROUND_HU
+from halofeed.schemas.color_planes import color_window
+from halofeed.schemas.encodings import ENCODINGS
 from halofeed.schemas.fields import count_set_members
 from halofeed.schemas.findings import FindingName, finding_key
 from halofeed.schemas.ledger import LedgerCounter
@@ -37,6 +39,10 @@ _WIDE_PIXELS = 1 << 18
 
 ImageSums = tuple[NDArray[np.int64], int, NDArray[np.int64], NDArray[np.int64]]
 """Pixel sums of one image: histogram [channel, 256], count, sums [channel], sums of squares [channel]."""
+
+
+_COMPARED_PIXELS = 1 << 16
+"""Pixels that are compared at a time, in the cache."""
 
 
 def sum_pixels(pixels: NDArray[Any]) -> ImageSums:
@@ -93,6 +99,36 @@ def _add_labels(counts: NDArray[np.int64], flat: NDArray[Any]) -> None:
     counts += counted.ravel().astype(np.int64)
 
 
+def loaded_colors(encoding: str, pixels: NDArray[Any], value: bytes | memoryview) -> NDArray[np.uint8] | None:
+    """Return the pixels that the loader makes of a stored value, uint8 [height, width, 3].
+
+    Args:
+        encoding: encoding of the picture.
+        pixels: the picture, uint8 [height, width, 3].
+        value: the stored value.
+
+    Returns:
+        The pixels; None for encodings without color planes.
+    """
+    if not ENCODINGS[encoding].holds_planes:
+        return None
+    height, width = pixels.shape[:2]
+    return color_window(np.frombuffer(value, np.uint8), (height, width), ((0, height), (0, width)))
+
+
+def count_differences(first: NDArray[np.uint8], second: NDArray[np.uint8]) -> NDArray[np.int64]:
+    """Return how many numbers of two pictures [height, width, channel] differ by 0 to 255 levels, int64 [256].
+
+    >>> count_differences(np.zeros((1, 2, 1), np.uint8), np.array([[[0], [3]]], np.uint8))[:4].tolist()
+    [1, 0, 0, 1]
+    """
+    counts, rows = np.zeros(256, np.int64), max(1, _COMPARED_PIXELS // max(1, first.shape[1]))
+    for top in range(0, len(first), rows):
+        part = cv2.absdiff(first[top : top + rows], second[top : top + rows])
+        counts += cv2.calcHist([part.reshape(-1, 1)], [0], None, [256], [0, 256]).ravel().astype(np.int64)
+    return counts
+
+
 def bin_side(side: int) -> int:
     """Round a side length to 5 significant bits, which limits the number of distinct sizes.
 
@@ -135,6 +171,7 @@ class PictureFacts:
     is_tile: bool = False
     counts_source: bool = True
     ledger: LedgerCounter = field(default_factory=LedgerCounter)
+    color_errors: NDArray[np.int64] | None = None
 
 
 _COUNTS = (
@@ -152,6 +189,7 @@ class PictureTally:
         self._records = self._tiles = self._stored_pixels = self._picture_pixels = 0
         self._labelled: int | None = None
         self._pixel_sums: ImageSums | None = None
+        self._color_errors: NDArray[np.int64] | None = None
         self._largest: tuple[int, ...] = (0, 0)
         self._ledger = LedgerCounter()
 
@@ -166,6 +204,9 @@ class PictureTally:
             self._pixel_sums = histogram, count, sums, squares
         else:
             self._pixel_sums = facts.pixel_sums
+        if facts.color_errors is not None:
+            known = 0 if self._color_errors is None else self._color_errors
+            self._color_errors = known + facts.color_errors
         self._stored_pixels += facts.stored_size[0] * facts.stored_size[1]
         self._picture_pixels += facts.picture_size[0] * facts.picture_size[1]
         counts["labels"].update(facts.labels)
@@ -202,6 +243,8 @@ class PictureTally:
         padded = self._stored_pixels - self._picture_pixels
         named: dict[str, Any] = {name: in_order(counts) for name, counts in self._counts.items()}
         named["warnings"] = named["warnings"] or None
+        if self._color_errors is not None:
+            named["color_errors"] = in_order(dict(enumerate(self._color_errors.tolist())))
         if self._labelled is None:
             del named["label_voxels"]
         else:

@@ -18,7 +18,7 @@ from halofeed.prep.convert.tile_tasks import TiledPicture
 from halofeed.prep.geometry.picture_tiles import PictureTile, PictureTiles
 from halofeed.prep.geometry.resize import displayed_size
 from halofeed.prep.sources.files import SourceFiles
-from halofeed.prep.voxels.encode import ENCODERS
+from halofeed.prep.voxels.encode import LABEL_ENCODERS
 from halofeed.prep.voxels.masks import lines_of_file
 from halofeed.schemas import keys
 from halofeed.schemas.tfexample import Value
@@ -100,8 +100,7 @@ class LabelsOfTiles:
             facts.labels.extend(facts.label_voxels)
             self._count(tile, indices, facts)
         facts.labelled = part is not None
-        encoder = ENCODERS["raw" if recipe.encoding == "raw" else "png"]
-        features[keys.LABEL] = encoder(indices[..., None], 0)
+        features[keys.LABEL] = LABEL_ENCODERS[recipe.encoding](indices[..., None], 0)
         features[keys.LABELLED] = np.array([int(part is not None)])
         return part is None or any(facts.label_voxels)
 

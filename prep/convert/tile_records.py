@@ -24,7 +24,13 @@ from halofeed.prep.annotations.labels import LabelMap
 from halofeed.prep.convert.converted_record import HELD_BYTES, Record
 from halofeed.prep.convert.picture_records import size_features
 from halofeed.prep.convert.picture_tasks import annotated_orientation
-from halofeed.prep.convert.tallies import PictureFacts, PictureTally, sum_pixels
+from halofeed.prep.convert.tallies import (
+    PictureFacts,
+    PictureTally,
+    count_differences,
+    loaded_colors,
+    sum_pixels,
+)
 from halofeed.prep.convert.tile_labels import LabelsOfTiles
 from halofeed.prep.convert.tile_objects import TileObjects
 from halofeed.prep.convert.tile_tasks import ClassesOfTiles, TileAnnotations, TiledPicture
@@ -45,6 +51,7 @@ from halofeed.prep.sources.files import SourceFiles
 from halofeed.prep.voxels.encode import ENCODERS
 from halofeed.prep.voxels.tile_pixels import pad_tile, scale_bytes, scale_window
 from halofeed.schemas import keys
+from halofeed.schemas.encodings import ENCODINGS
 from halofeed.schemas.file_layout import SELECTION
 from halofeed.schemas.identity import example_id
 from halofeed.schemas.tfexample import Value
@@ -375,9 +382,13 @@ class TileConverter:
         if not has_content and not self._keeps_empty(reference, tile.number):
             return None
         shown, facts.notes = self._pixels(source, job)
-        facts.pixel_sums = sum_pixels(shown)
         stored = pad_tile(shown, tile.plan.output_size, recipe.padding())
         encoded = ENCODERS[recipe.encoding](stored, recipe.jpeg_quality)
+        loaded = loaded_colors(recipe.encoding, stored, encoded)
+        if loaded is not None:
+            loaded = loaded[: shown.shape[0], : shown.shape[1]]
+            facts.color_errors = count_differences(loaded, shown)
+        facts.pixel_sums = sum_pixels(shown if loaded is None else loaded)
         features |= {
             keys.ENCODED: encoded,
             keys.FORMAT: recipe.encoding.encode(),
@@ -386,9 +397,9 @@ class TileConverter:
             **source.features,
             **size_features(tile.plan, source.orientation),
         }
-        if recipe.encoding != "raw":
+        if ENCODINGS[recipe.encoding].is_file:
             features[keys.KEY_SHA256] = hashlib.sha256(encoded).hexdigest().encode()
-        return Record.of(reference, features, facts, number=tile.number)
+        return Record.of(reference, features, facts, number=tile.number, encoding=recipe.encoding)
 
     def _new_facts(self, tile: PictureTile) -> PictureFacts:
         """Return the facts of a record before its pixels and its annotations are known."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -24,12 +24,15 @@ from halofeed.prep.geometry.resize import (
     invert_affine,
     stored_to_file,
 )
-from halofeed.prep.sources.example import Box, Keypoint
 from halofeed.schemas import keys
 from halofeed.schemas.tasks import OPTIONAL_ATTRIBUTES
 from halofeed.schemas.tfexample import Value
 from halofeed.system.errors import SourceError, UsageError
 from halofeed.system.wording import plural
+
+if TYPE_CHECKING:
+    # The loader crops boxes, and needs nothing that finds source files.
+    from halofeed.prep.sources.example import Box, Keypoint
 
 _Boxes = npt.NDArray[np.float64]
 _Flags = npt.NDArray[np.bool_]
@@ -333,6 +336,7 @@ def box_corners(boxes: Sequence[Box]) -> npt.NDArray[np.float64]:
 
     An object without annotated corners has those of its box: top left, top right, bottom right, bottom left.
 
+    >>> from halofeed.prep.sources.example import Box
     >>> box_corners([Box(ymin=1, xmin=2, ymax=3, xmax=5, label="hat")]).tolist()
     [[[1.0, 2.0], [1.0, 5.0], [3.0, 5.0], [3.0, 2.0]]]
     """

@@ -125,6 +125,19 @@ def is_geographic(crs: str) -> bool:
     return bool(parsed_crs(crs).is_geographic)
 
 
+def axis_unit_meters(crs: str) -> float | None:
+    """Return the length of the unit of a projected system's first axis in meters; None for other systems.
+
+    Raises:
+        UsageError, MissingExtraError: as `parsed_crs`.
+
+    >>> axis_unit_meters("EPSG:32633"), round(axis_unit_meters("EPSG:2263"), 6), axis_unit_meters(WGS84)
+    (1.0, 0.304801, None)
+    """
+    found = parsed_crs(crs)
+    return float(found.axis_info[0].unit_conversion_factor) if found.is_projected else None
+
+
 @lru_cache(maxsize=256)
 def transform_between(source: str, target: str) -> MapPoints:
     """Return the function from points in one system to points in another; not finite where there is no such point.

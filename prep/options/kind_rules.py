@@ -18,6 +18,7 @@ from halofeed.prep.sources.example import FileSelection, with_data_files
 from halofeed.prep.sources.file_names import is_image_name, is_scan_name
 from halofeed.prep.sources.files import SourceFiles
 from halofeed.prep.voxels.intensity import STORES, IntensityPlan
+from halofeed.schemas.encodings import ENCODINGS
 from halofeed.schemas.kinds import KINDS, Kind
 from halofeed.system.memory import PICTURES_MIB, VOLUMES_MIB
 from halofeed.system.wording import plural
@@ -185,10 +186,19 @@ def _resize_problems(recipe: RecipeOptions) -> list[str]:
             f"--pad: has no effect with --resize {recipe.resize}; take {_PADDED}, or leave --pad out",
         ),
         (
-            recipe.encoding == "raw" and recipe.picture_shape() is None,
-            f"--encoding raw needs one size for all, and --resize {recipe.resize} without padding has none; "
-            f"take {_PADDED}, --resize fixed-shape, or --encoding jpeg or png and let the loader pad",
+            ENCODINGS[recipe.encoding].has_one_shape and recipe.picture_shape() is None,
+            f"--encoding {recipe.encoding} needs one size for all, and --resize {recipe.resize} without padding has "
+            f"none; take {_PADDED}, --resize fixed-shape, or --encoding jpeg or png and let the loader pad",
         ),
+    )
+
+
+def _encoding_problem(recipe: RecipeOptions, kind: Kind) -> tuple[bool, str]:
+    """Return whether no record of a kind has the encoding, and a message that says so."""
+    known = " or ".join(kind.stored)
+    return (
+        recipe.encoding not in kind.stored,
+        f"--encoding {recipe.encoding}: {kind.name}s are stored {known}; leave it out",
     )
 
 
@@ -202,6 +212,26 @@ def _encoding_problems(recipe: RecipeOptions) -> list[str]:
             "--encoding jpeg holds 8 bits and 1 or 3 channels; take --encoding png or raw",
         ),
         (not 1 <= recipe.jpeg_quality <= 100, f"--jpeg-quality {recipe.jpeg_quality}: expected 1 to 100"),
+        *_plane_problems(recipe),
+    )
+
+
+def _plane_problems(recipe: RecipeOptions) -> Iterator[tuple[object, str]]:
+    """Yield a problem for each setting that color planes do not have."""
+    if not ENCODINGS[recipe.encoding].holds_planes:
+        return
+    name, shape = f"--encoding {recipe.encoding}", recipe.picture_shape()
+    yield (
+        recipe.dtype != "uint8" or recipe.channels != 3,
+        f"{name} holds three colors of 8 bits; take --encoding packed",
+    )
+    height, width = shape or (0, 0)
+    high, wide = height + height % 2, width + width % 2
+    sizes = f"--height {high} --width {wide}" if recipe.resize == "fixed-shape" else f"--max-dimension {high}"
+    yield (
+        height % 2 or width % 2,
+        f"{name} needs an even height and width, because four pixels share their chroma, and the stored size is "
+        f"{height} x {width}; take {sizes}, or --encoding packed",
     )
 
 
@@ -304,7 +334,7 @@ def _volume_problems(recipe: RecipeOptions) -> Iterator[str]:
             recipe.task not in (None, _VOLUME_TASK),
             f"--depth goes with --task {_VOLUME_TASK}, not with {recipe.task}; take that, or leave --depth out",
         ),
-        (recipe.encoding != "raw", f"--encoding {recipe.encoding}: volumes are stored raw; leave it out"),
+        _encoding_problem(recipe, KINDS["volume"]),
         (
             recipe.dtype not in STORES,
             f"--dtype {recipe.dtype}: expected one of {', '.join(STORES)} for volumes",
@@ -402,7 +432,7 @@ def _clip_problems(recipe: RecipeOptions) -> Iterator[str]:
             "--class-overlap channels is for volumes; leave it out, or of masks take --class-overlap last",
         ),
         (recipe.depth is not None, "--frames is for clips and --depth for volumes; leave one of them out"),
-        (recipe.encoding != "raw", f"--encoding {recipe.encoding}: clips are stored raw; leave it out"),
+        _encoding_problem(recipe, KINDS["clip"]),
         (recipe.dtype != "uint8", f"--dtype {recipe.dtype}: clips are stored as uint8; leave it out"),
     )
     yield from interpolation_problems(recipe, "clip")

@@ -1,4 +1,4 @@
-"""Encoders of the pixels of a record: one function per encoding."""
+"""Encoders of the pixels, voxels and label maps of a record: one function per encoding."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from halofeed.schemas.color_planes import split_colors
+from halofeed.schemas.packed.packed_arrays import pack
+from halofeed.schemas.packed.packed_layout import PackedLayout
 from halofeed.system.errors import SourceError
 
 PNG_LEVEL = 1
@@ -23,6 +26,25 @@ MAX_JPEG_SIDE, MAX_PNG_SIDE = 65_500, 1_000_000
 def encode_raw(pixels: NDArray[Any], quality: int) -> memoryview:
     """Return the pixels as little-endian bytes, without a copy if possible; `quality` is ignored."""
     return np.ascontiguousarray(pixels, pixels.dtype.newbyteorder("<")).data.cast("B")
+
+
+def encode_packed(pixels: NDArray[Any], quality: int) -> memoryview:
+    """Return the packed value of pixels or voxels [(depth,) height, width, channel]; `quality` is ignored."""
+    return pack(pixels, _packed_layout(pixels))
+
+
+def encode_packed_labels(labels: NDArray[Any], quality: int) -> memoryview:
+    """Return the packed value of class indices or class sets [(depth,) height, width, 1]; `quality` is ignored."""
+    return pack(labels, _packed_layout(labels), patches=True)
+
+
+def encode_planes(pixels: NDArray[Any], quality: int) -> memoryview:
+    """Return the color planes of uint8 pixels [height, width, 3] of even sizes; `quality` is ignored."""
+    return split_colors(pixels).data
+
+
+def _packed_layout(array: NDArray[Any]) -> PackedLayout:
+    return PackedLayout.of(array.shape, array.dtype, axes=array.ndim - 1)
 
 
 def encode_jpeg(pixels: NDArray[Any], quality: int) -> bytes:
@@ -96,6 +118,16 @@ def _check_length(pixels: NDArray[Any], max_side: int, kind: str, cure: str) -> 
 
 ENCODERS: dict[str, Callable[[NDArray[Any], int], bytes | memoryview]] = {
     "raw": encode_raw,
+    "packed": encode_packed,
+    "yuv420": encode_planes,
     "jpeg": encode_jpeg,
     "png": encode_png,
 }
+LABEL_ENCODERS: dict[str, Callable[[NDArray[Any], int], bytes | memoryview]] = {
+    "raw": encode_raw,
+    "packed": encode_packed_labels,
+    "yuv420": encode_packed_labels,
+    "jpeg": encode_png,
+    "png": encode_png,
+}
+"""Encoder of label maps [(depth,) height, width, 1], by the encoding of their images."""

@@ -17,25 +17,29 @@ from numpy.typing import NDArray
 
 from halofeed.system.checksum import extend_address
 
-VERSION = 1
+VERSION = 2
 """Version of kernel.c; a library of another version is not used."""
 KERNEL_AXES = 3
 STREAMED_BYTES = 1 << 24
 """Calls that copy more bytes bypass the cache, which could not hold the result until it is used."""
 _STREAMED_COPY_BYTES = 1 << 19
 """The same for a copy of one array, because a batch has many."""
-SOURCE, TARGET, PIXEL_BYTES, DONE = 0, 1, 11, 17
+SOURCE, TARGET, PIXEL_BYTES, DONE = 0, 1, 11, 22
 SHAPE, SOURCE_STRIDES, TARGET_STRIDES = slice(2, 5), slice(5, 8), slice(8, 11)
 FRAME = slice(12, 17)
 """Header address, data length, the length's masked checksum or -1, footer address, and data checksum of a record."""
-_COLUMNS = 18
+BLOCKS = slice(17, 22)
+"""Address, bytes, block size, address of the blocks' checksums, and address of their flags, 0 to verify nothing."""
+_COLUMNS = 23
 
 Moves = NDArray[np.int64]
 """Table of copies, [move, column]: addresses, shapes along three axes, strides in bytes; see `Move` of kernel.c."""
-READ_COLUMNS, VALUE_COLUMNS = 8, 5
-"""Number of columns of `Read` and `Value` of kernel.c."""
-UNPACK_COLUMNS = 23
-"""Number of columns of `Unpack` of packed.c."""
+READ_COLUMNS, VALUE_COLUMNS, REST_COLUMNS, WANTED_COLUMNS, PARSE_COLUMNS = 8, 5, 8, 5, 4
+"""Number of columns of `Read`, `Value`, `Rest`, `Wanted` and `Parse` of kernel.c."""
+FLOATS, INTEGERS = 2, 3
+"""Kinds of lists in a `Wanted`."""
+UNPACK_COLUMNS, COLORING_COLUMNS = 23, 17
+"""Number of columns of `Unpack` of packed.c, and of `Coloring` of coloring.c."""
 _ONE_MOVE = struct.Struct(f"={_COLUMNS}q")
 
 
@@ -44,18 +48,20 @@ class _Library:
 
     def __init__(self, path: str) -> None:
         library = ctypes.CDLL(path)
-        stated = (library.halofeed_version(), *map(library.halofeed_columns, range(3)))
-        stated = (*stated, library.halofeed_unpack_columns())
-        if stated != (VERSION, _COLUMNS, READ_COLUMNS, VALUE_COLUMNS, UNPACK_COLUMNS):
+        stated = (library.halofeed_version(), *map(library.halofeed_columns, range(6)))
+        stated = (*stated, library.halofeed_unpack_columns(), library.halofeed_coloring_columns())
+        tables = READ_COLUMNS, VALUE_COLUMNS, REST_COLUMNS, WANTED_COLUMNS, PARSE_COLUMNS
+        if stated != (VERSION, _COLUMNS, *tables, UNPACK_COLUMNS, COLORING_COLUMNS):
             raise OSError("built of another version of kernel.c")
         self.move, self.read = library.halofeed_move, library.halofeed_read
-        self.move.argtypes = (ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p, ctypes.c_int)
+        address, count = ctypes.c_void_p, ctypes.c_int64
+        self.move.argtypes = (address, count, address, ctypes.c_int, address)
         self.move.restype = None
         self.copy = library.halofeed_copy
         self.copy.argtypes, self.copy.restype = (ctypes.c_char_p, ctypes.c_int), None
         self.read.argtypes, self.read.restype = (ctypes.c_void_p, ctypes.c_void_p), ctypes.c_int
         self.unpack, self.pack = library.halofeed_unpack, library.halofeed_pack
-        self.unpack.argtypes = (*self.move.argtypes, ctypes.c_void_p)
+        self.unpack.argtypes = self.move.argtypes
         self.unpack.restype = None
         self.pack.argtypes = (
             ctypes.c_void_p,
@@ -79,6 +85,14 @@ class _Library:
             ctypes.c_void_p,
         )
         self.jpeg_table.restype = ctypes.c_int64
+        self.color, self.split_colors = library.halofeed_color, library.halofeed_split_colors
+        self.color.argtypes, self.color.restype = (address, count, address, ctypes.c_int), None
+        self.split_colors.argtypes = (ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p)
+        self.split_colors.restype = ctypes.c_int
+        self.verify, self.parse = library.halofeed_verify, library.halofeed_parse
+        self.verify.argtypes, self.verify.restype = (address, count, address), None
+        self.parse.argtypes, self.parse.restype = (address, count, address, count), None
+        library.halofeed_prepare()
         self.instructions = library.halofeed_instructions
         self.instructions.argtypes, self.instructions.restype = (ctypes.c_int,), ctypes.c_int
 
@@ -134,7 +148,7 @@ def move(
         # An interrupt may end the caller's wait while threads are in the kernel. Each of them holds this function, and
         # so the memory that the kernel uses.
         assert _library is not None
-        _library.move(moves.ctypes.data, len(moves), next_move.ctypes.data, streams)
+        _library.move(moves.ctypes.data, len(moves), next_move.ctypes.data, streams, extend_address())
 
     try:
         run_in_threads(make_moves)
@@ -152,6 +166,29 @@ def read(read: NDArray[np.int64]) -> bool:
     """
     assert _library is not None
     return bool(_library.read(read.ctypes.data, extend_address()))
+
+
+def verify_rests(rests: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Verify mapped records without their arrays, and return which are right, bool [record].
+
+    Args:
+        rests: int64 [record, column], rows of `Rest` of kernel.c.
+    """
+    assert _library is not None
+    _library.verify(rests.ctypes.data, len(rests), extend_address())
+    return np.asarray(rests[:, -1] == 1)
+
+
+def parse_numbers(parses: NDArray[np.int64], wanted: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Parse numbers of mapped records, and return which records have them in the converter's form, bool [record].
+
+    Args:
+        parses: int64 [record, column], rows of `Parse` of kernel.c.
+        wanted: int64 [key, column], rows of `Wanted`, fewer than 64.
+    """
+    assert _library is not None
+    _library.parse(parses.ctypes.data, len(parses), wanted.ctypes.data, len(wanted))
+    return np.asarray(parses[:, -1] == 1)
 
 
 def copy(source: NDArray[Any], target: NDArray[Any], axes: int) -> bool:

@@ -1,10 +1,11 @@
-"""Python interface to packed.c, which packs arrays and unpacks windows of packed values.
+"""Python interface to packing.c, which packs arrays, and packed.c, which unpacks windows of packed values.
 
 A call releases the interpreter's lock, so that threads work in parallel.
 """
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -25,11 +26,11 @@ NEVER, ALWAYS = 0, 1
 """Values of the column FLAGS that are no address: no checksum is compared, or all are each time."""
 Unpacks = NDArray[np.int64]
 """Table of windows to unpack, [window, column]."""
-_STREAMED_BYTES = 1 << 19
-"""A window of more bytes bypasses the cache, which could not hold the result until it is used."""
+_STREAMS_LARGE = -1
+"""Large windows, and all windows of a large table, bypass the cache."""
 
 
-def is_built() -> bool:
+def packs() -> bool:
     """Return whether the kernel can pack and unpack."""
     return kernel.library() is not None and extend_address() is not None and sys.byteorder == "little"
 
@@ -57,13 +58,12 @@ def unpack_all(
     """
     library = kernel.library()
     assert library is not None
-    pixels = unpacks[:, SHAPE].prod(axis=1)
-    streams = int(pixels.sum()) >= kernel.STREAMED_BYTES or int(pixels.max(initial=0)) >= _STREAMED_BYTES
+    unpacks[:, DONE] = 0
     next_unpack, extend = np.zeros(1, np.int64), extend_address()
 
     def unpack(_owners: object = owners) -> None:
         # As in `kernel.move`: each thread in the kernel holds the memory that the kernel uses.
-        library.unpack(unpacks.ctypes.data, len(unpacks), next_unpack.ctypes.data, streams, extend)
+        library.unpack(unpacks.ctypes.data, len(unpacks), next_unpack.ctypes.data, _STREAMS_LARGE, extend)
 
     try:
         run_in_threads(unpack)
@@ -83,17 +83,21 @@ def unpack_window(
     *,
     verifies: bool = True,
 ) -> bool:
-    """Unpack a window of a packed value in this thread; False if the value is damaged.
+    """Unpack a window of a packed value in this thread; False if it is damaged, or the window is not in the array.
 
     Args:
-        value: uint8 [byte].
+        value: uint8 [byte], contiguous, at any address.
         layout: layout of the value.
         start: the window's first stored pixel along each axis, [plane, row, column].
         backwards: which of the three axes are mirrored.
         out: [plane, row, column, channel ...], contiguous pixels and adjacent pixels in rows, of the window's shape.
         flags: for each band whether its checksum was compared, uint8 [band]; bands that were are set to 1.
         verifies: compare checksums: those of `flags`, or all.
+
+    Raises:
+        ValueError: an array has another form, so that the kernel would read or write outside it.
     """
+    _check_forms(value, layout, out, flags)
     unpacks = no_unpacks(1, layout)
     one = unpacks[0]
     one[VALUE], one[VALUE_BYTES] = value.ctypes.data, value.nbytes
@@ -104,27 +108,50 @@ def unpack_window(
     return bool(unpack_all(unpacks, lambda work: work(), (value, out, flags))[0])
 
 
+def _check_forms(
+    value: NDArray[np.uint8], layout: PackedLayout, out: NDArray[Any], flags: NDArray[np.uint8] | None
+) -> None:
+    pixel = out[:1, :1, :1]
+    is_dense = pixel.flags.c_contiguous and (out.shape[2] == 1 or out.strides[2] == layout.pixel_bytes)
+    if not (
+        is_dense and out.itemsize * math.prod(out.shape[3:]) == layout.pixel_bytes and out.flags.writeable
+    ):
+        form = f"{out.dtype} of shape {out.shape} and strides {out.strides}"
+        raise ValueError(f"expected a target of adjacent pixels of {layout.pixel_bytes} bytes, got {form}")
+    if not value.flags.c_contiguous or value.dtype != np.uint8:
+        raise ValueError(f"expected a value of adjacent bytes, got {value.dtype} of strides {value.strides}")
+    if flags is not None and (flags.nbytes != layout.bands or not flags.flags.c_contiguous):
+        raise ValueError(f"expected {layout.bands:,} adjacent flags of one byte, got {flags.nbytes:,} bytes")
+
+
 def pack_bytes(array: NDArray[np.uint8], layout: PackedLayout, *, patches: bool) -> NDArray[np.uint8]:
     """Return the packed value of an array, uint8 [byte].
 
     Args:
-        array: the array's little-endian bytes, uint8 [byte], contiguous.
+        array: the array's little-endian bytes, uint8 [byte], contiguous, at any address.
         layout: layout of the array.
         patches: also try the mode for label maps, band by band.
+
+    Raises:
+        ValueError: the array is not one of the layout.
     """
+    if array.nbytes != layout.array_bytes or not array.flags.c_contiguous:
+        raise ValueError(f"expected {layout.array_bytes:,} adjacent bytes, got {array.nbytes:,}")
     library = kernel.library()
     assert library is not None
-    value = np.empty(layout.max_bytes, np.uint8)
+    value = np.empty(layout.packing_bytes, np.uint8)
     size = library.pack(
         layout.numbers.ctypes.data, array.ctypes.data, value.ctypes.data, int(patches), extend_address()
     )
     if not size:
         raise MemoryError(f"packing an array of {layout.array_bytes:,} bytes")
-    return value[:size]
+    # Records that wait to be written hold no more than their values; a slice would hold the complete memory.
+    value.resize(size, refcheck=False)
+    return value
 
 
 def use_instructions(wanted: int = -1) -> int:
-    """Choose the instructions that unpack: 0 plain C, 1 AVX2 or NEON, 2 AVX-512 with VBMI, -1 the best; for tests.
+    """Choose the instructions in use, for tests: 0 plain C, 1 AVX2 or NEON, 2 AVX-512 with VBMI, -1 the best.
 
     Returns:
         The number of those in use, which is lower where the processor lacks them.

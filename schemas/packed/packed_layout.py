@@ -32,6 +32,8 @@ HEAD_BYTES, ENTRY_BYTES = 8, 8
 """Bytes before the table, and of each of its entries: the band's end in the value and its CRC32C, uint32 each."""
 SLACK_BYTES = 16
 """Zero bytes at the end of a value, so that a decoder may load 16 bytes at any place of a band."""
+MAX_VALUE_BYTES = 2**32 - 1
+"""Bytes of the largest value, because its table has offsets of 32 bits."""
 RAW, GROUPS, PATCHES = range(3)
 """Modes of a band."""
 _HEAD = struct.Struct("<II")
@@ -48,6 +50,9 @@ class PackedLayout:
         pixel_bytes: bytes of a pixel with all its channels.
         unit_bytes: 1, 2 or 4 for numbers of that size, 3 for the bytes of a color.
 
+    Raises:
+        ValueError: an axis is empty, pixels are no whole units, or a value could be larger than its offsets can say.
+
     >>> layout = PackedLayout.of((640, 640, 3), "uint8", axes=2)
     >>> layout.bands, layout.groups, layout.table_bytes
     (20, 40, 168)
@@ -58,6 +63,20 @@ class PackedLayout:
     width: int
     pixel_bytes: int
     unit_bytes: int
+
+    def __post_init__(self) -> None:
+        # The kernel takes these numbers as they are, and they decide which bytes it reads and writes.
+        if min(self.planes, self.height, self.width, self.pixel_bytes) < 1:
+            shape = [self.planes, self.height, self.width, self.pixel_bytes]
+            raise ValueError(f"expected planes, rows, columns and pixels that are not empty, got {shape}")
+        if self.unit_bytes not in (1, 2, 3, 4) or self.pixel_bytes % self.unit_bytes:
+            raise ValueError(
+                f"expected units of 1 to 4 bytes, got {self.unit_bytes} of {self.pixel_bytes} bytes"
+            )
+        if self.max_bytes > MAX_VALUE_BYTES:
+            raise ValueError(
+                f"a packed value has at most {MAX_VALUE_BYTES:,} bytes, and this array may need {self.max_bytes:,}"
+            )
 
     @classmethod
     def of(cls, shape: Sequence[int], dtype: str | np.dtype[Any], axes: int) -> PackedLayout:
@@ -129,9 +148,20 @@ class PackedLayout:
         return HEAD_BYTES + ENTRY_BYTES * self.bands
 
     @property
+    def min_bytes(self) -> int:
+        """Bytes that every value has at least: each band has a mode."""
+        return self.table_bytes + self.bands + SLACK_BYTES
+
+    @property
     def max_bytes(self) -> int:
         """Largest size of a value: every band stored as it is."""
         return self.table_bytes + self.bands + self.array_bytes + SLACK_BYTES
+
+    @property
+    def packing_bytes(self) -> int:
+        """Bytes of memory for packing, in which a band of groups may be larger than the band itself."""
+        group_bytes = BAND_ROWS * self.groups * (GROUP_UNITS * self.unit_bytes + self.parts) + self.unit_bytes
+        return self.max_bytes + group_bytes + 4 * SLACK_BYTES + self.groups * self.unit_bytes
 
     @cached_property
     def numbers(self) -> NDArray[np.int64]:

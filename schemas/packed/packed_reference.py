@@ -18,6 +18,7 @@ from halofeed.schemas.packed.packed_layout import (
     SLACK_BYTES,
     PackedLayout,
 )
+from halofeed.system.checksum import crc32c
 
 Bytes = NDArray[np.uint8]
 PartNumbers = NDArray[Any]
@@ -46,11 +47,19 @@ def unpack_slowly(value: bytes | memoryview, layout: PackedLayout) -> Bytes:
     Raises:
         ValueError: the value is damaged.
     """
-    places, _ = layout.read_table(value, len(value))
+    places, checksums = layout.read_table(value, len(value))
+    if any(value[places[-1] :]):
+        raise ValueError("the bytes after its last band are not 0")
     out = np.empty((layout.planes, layout.height, layout.row_bytes), np.uint8)
     for band in range(layout.bands):
         plane, first, stop = layout.rows_of(band)
-        out[plane, first:stop] = unpack_band(value[places[band] : places[band + 1]], layout, stop - first)
+        coded = value[places[band] : places[band + 1]]
+        if crc32c(coded) != checksums[band]:
+            raise ValueError(f"the checksum of band {band} is wrong")
+        try:
+            out[plane, first:stop] = unpack_band(coded, layout, stop - first)
+        except ValueError as error:
+            raise ValueError(f"band {band}: {error}") from error
     return out.reshape(-1)
 
 
@@ -101,14 +110,17 @@ def _pack_groups(rows: Bytes, layout: PackedLayout) -> bytes:
     # The last group repeats the last unit, so that it needs no more bits than the others.
     numbers = np.pad(numbers, ((0, 0), (0, grouped - layout.units), (0, 0)), "edge").astype(np.int64)
     first = numbers[0].reshape(layout.groups, GROUP_UNITS, layout.parts)
-    # The row above the first one: half-way between a group's extremes.
-    bases = (first.min(axis=1) + first.max(axis=1) + 1) >> 1
+    half = 1 << (bits - 1)
+    # The row above the first one: half-way between a group's extremes, as differences to its first number, so that
+    # numbers around 0 are near each other.
+    from_first = (first - first[:, :1] + half) % (2 * half) - half
+    middle = (from_first.min(axis=1) + from_first.max(axis=1) + 1) >> 1
+    bases: NDArray[np.int64] = (first[:, 0] + middle) % (2 * half)
     above = np.concatenate([np.repeat(bases, GROUP_UNITS, axis=0)[None], numbers[:-1]])
     deltas = numbers - above
     if layout.unit_bytes == 3:  # green, and what red and blue differ by from it
         red, green, blue = np.moveaxis(deltas, -1, 0)
         deltas = np.stack([green, red - green, blue - green], axis=-1)
-    half = 1 << (bits - 1)
     deltas = (deltas + half) % (2 * half) - half
     # [row, group, part, 16]
     deltas = deltas.reshape(len(rows), layout.groups, GROUP_UNITS, layout.parts).swapaxes(2, 3)
@@ -164,7 +176,7 @@ def _unpack_groups(coded: memoryview, layout: PackedLayout, rows: int) -> Bytes:
     widths = np.where(widths == 15, 16, widths)
     if len(coded) != start + 2 * int(widths.sum()):
         raise ValueError("a band's size is not that of its groups")
-    deltas = np.zeros((rows * count, GROUP_UNITS), np.int64)
+    deltas: NDArray[np.int64] = np.zeros((rows * count, GROUP_UNITS), np.int64)
     at = start
     for number, width in enumerate(widths.reshape(-1).tolist()):
         deltas[number] = _unpack_sixteen(coded[at : at + 2 * width], width)

@@ -37,11 +37,11 @@ def folders(tmp_path_factory):
     out = tmp_path_factory.mktemp("out")
     return {
         encoding: run_convert(source, out / encoding, layout="folders", encoding=encoding, shards=2).folder
-        for encoding in ("raw", "png")
+        for encoding in ("raw", "packed", "png")
     }
 
 
-@pytest.mark.parametrize(("encoding", "more"), [("raw", set()), ("png", {DECODE})])
+@pytest.mark.parametrize(("encoding", "more"), [("raw", set()), ("packed", {DECODE}), ("png", {DECODE})])
 def test_every_part_of_the_way_has_a_rate(folders, encoding, more):
     flip = [{"name": "FlipLeftRight"}]
     found = bench(folders[encoding], TrainingBatches(batch_size=4, augment=flip), seconds=0.01)

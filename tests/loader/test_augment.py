@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+import halofeed.loader
 from halofeed.errors import UsageError
 from halofeed.loader import (
     ElasticDeformation,
@@ -23,6 +24,7 @@ from halofeed.loader.batch import join_id
 from tests.support.picture_writer import example_of
 
 FRAME = (24, 32)
+PACKAGES = [halofeed.loader, halofeed.loader.augment]
 STORAGE = [("raw", True), ("png", True), ("png", False)]
 CROP, SQUARE = RandomCrop(13, 17, minimum_visible=0.0), RandomCrop(20, 20, minimum_visible=0.0)
 CHAINS = {
@@ -195,3 +197,13 @@ def test_a_recipe_builds_each_and_it_says_all_of_itself(name):
     assert hash(built) == hash(build_augmentations([{"name": name, **TABLES[name]}])[0])
     with pytest.raises(UsageError, match=f"augment {name}: .*it takes"):
         build_augmentations([{"name": name, **TABLES[name], "strength": 1}])
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_a_package_has_each_of_its_names_and_no_others(package):
+    for name in package.__all__:
+        assert getattr(package, name) is not None
+    for name in AUGMENTATIONS:
+        assert getattr(package, name) is AUGMENTATIONS[name]
+    with pytest.raises(AttributeError, match=f"{package.__name__}.*FlipLeftLeft"):
+        package.FlipLeftLeft  # noqa: B018

@@ -14,9 +14,9 @@ from halofeed.schemas.tfrecord import read_records
 from tests.support.batches import flip
 
 
-@pytest.fixture
-def folder(draw, write):
-    return write(draw(7), shards=3)
+@pytest.fixture(params=["raw", "packed"])
+def folder(draw, write, request):
+    return write(draw(7), shards=3, encoding=request.param)
 
 
 def copies(folder, **options):

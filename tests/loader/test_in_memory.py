@@ -7,7 +7,7 @@ import pytest
 from halofeed.errors import CorruptFileError
 from halofeed.loader import FlipLeftRight, Loader, RandomCrop, shards
 from halofeed.loader.assemble import Assembler
-from halofeed.loader.copy_plan import MappedRecords
+from halofeed.loader.mapped_records import MappedRecords
 from halofeed.schemas.tfrecord import read_records
 from halofeed.storage.mapped_files import is_guarded
 from tests.support.batches import flip, same
@@ -17,9 +17,9 @@ CHAINS = {"whole": [], "windows": [FlipLeftRight(), RandomCrop(10, 12)]}
 pytestmark = [pytest.mark.skipif(not is_guarded(), reason="files are not mapped here"), needs_kernel]
 
 
-@pytest.fixture
-def folder(draw, write):
-    return write(draw(20, task="classification"))
+@pytest.fixture(params=["raw", "packed"])
+def folder(draw, write, request):
+    return write(draw(20, task="classification"), encoding=request.param)
 
 
 @pytest.fixture(params=CHAINS)

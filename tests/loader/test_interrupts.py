@@ -17,11 +17,11 @@ from tests.support.picture_writer import draw_examples, write_splits
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.fixture(scope="module")
-def data(tmp_path_factory):
+@pytest.fixture(scope="module", params=["raw", "packed"])
+def data(tmp_path_factory, request):
     folder = tmp_path_factory.mktemp("interrupts") / "1.0.0"
     examples = {"train": draw_examples(96, frame=(160, 192), vary=False)}
-    write_splits(folder, examples, frame=(160, 192), shards=3)
+    write_splits(folder, examples, frame=(160, 192), shards=3, encoding=request.param)
     return folder
 
 

@@ -156,8 +156,7 @@ def test_blocks_pieces_and_gaps_change_no_batch(tmp_path, monkeypatch, verify):
     options = {"batch_size": 2, "num_epochs": 2, "augment": augment}
     expected = list(Loader(write_scans(tmp_path / "a/1.0.0", scans), **options))
     # Blocks of a size that no row or plane has: each piece begins and ends within one.
-    for module in (checksum, shards, record):
-        monkeypatch.setattr(module, "BLOCK_BYTES", 700)
+    monkeypatch.setattr(checksum, "BLOCK_BYTES", 700)
     folder = write_scans(tmp_path / "b/1.0.0", scans)
     for piece_bytes, gap_bytes in ((100, 0), (3000, 100), (1 << 20, 1 << 13)):
         monkeypatch.setattr(record, "CHUNK_BYTES", piece_bytes)

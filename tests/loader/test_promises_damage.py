@@ -4,7 +4,8 @@
 
     shard      a record's length        against the index, and its own checksum
                the length's checksum    against the length
-               the data                 raw values by their blocks' checksums in the index, all else by the record's own
+               the data                 raw values by their blocks' checksums in the index, packed ones by those of
+                                        their table and bands, all else by the record's own
                the data's checksum      against the index
     index      all of it                against the manifest's checksum of it
     manifest   all that it says         against its own checksum; how a number or a letter is written changes nothing
@@ -22,14 +23,15 @@ from halofeed.schemas.tfrecord import FOOTER_BYTES, HEADER_BYTES
 from tests.support.level_rows import others
 from tests.support.volume_writer import draw_scans, write_scans
 
-FLIPS = {"raw": 300, "jpeg": 120, "volumes": 180}
+FLIPS = {"raw": 300, "jpeg": 120, "volumes": 180, "packed": 60, "packed volumes": 180}
 
 
 @pytest.fixture
 def folder(draw, write, tmp_path, request):
-    if request.param == "volumes":
-        return write_scans(tmp_path / "1.0.0", draw_scans({"train": 7}))
-    return write(draw(7), encoding=request.param, pad=request.param == "raw", shards=2)
+    if "volumes" in request.param:
+        encoding = "packed" if "packed" in request.param else "raw"
+        return write_scans(tmp_path / "1.0.0", draw_scans({"train": 7}), encoding=encoding)
+    return write(draw(7), encoding=request.param, pad=request.param != "jpeg", shards=2)
 
 
 def everything(folder):
@@ -55,8 +57,8 @@ def places(folder):
         record = loader.stored(number)
         name, _, place = record.place.partition(": record at byte ")
         start = int(place.partition(" ")[0].replace(",", ""))
-        sizes = loader._shards.raw_bytes.items()
-        raw = [(begin := record.raw_start(key), begin + size) for key, size in sizes]
+        keys = loader._shards.array_bytes
+        raw = [(begin := record.value_start(key), begin + record.value_bytes(key)) for key in keys]
         found.append((name, start, record.end, record.id, raw))
     return found
 
@@ -70,7 +72,7 @@ def region(at, start, end, raw):
     return "a raw value" if any(first <= at < last for first, last in raw) else "other data"
 
 
-@pytest.mark.parametrize("folder", others(FLIPS, ["jpeg"]), indirect=True, ids=list(FLIPS))
+@pytest.mark.parametrize("folder", others(FLIPS, ["jpeg", "packed"]), indirect=True, ids=list(FLIPS))
 def test_a_flipped_bit_is_found_and_placed(folder, request, monkeypatch):
     monkeypatch.setattr(shard_file, "_TICK_SECONDS", 0)  # nobody else writes: no wait for the clock to go on
     right, stored = everything(folder), places(folder)

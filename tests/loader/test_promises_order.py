@@ -36,7 +36,7 @@ COMBINED = [
     ScaleJitter(20, 20, (0.8, 1.5)),
 ]
 SCANS = [FlipDepth(), FlipUpDown(), RandomCrop(4, 6, 6, foreground=0.5), Rotate90()]
-QUICK = ("raw, cropped", "volumes, cropped", "drawn by class")
+QUICK = ("raw, cropped", "volumes, cropped", "packed volumes, cropped", "drawn by class")
 CASES = {
     "raw": ("raw", {}),
     "raw, cropped": ("raw", {"augment": CROP}),
@@ -48,6 +48,10 @@ CASES = {
     "combined": ("raw", {"augment": COMBINED, "include": ["masks", "key"]}),
     "turned": ("volumes", {"augment": [RandomRotation(12.0), RandomCrop(4, 5, 6, foreground=0.5)]}),
     "bent": ("volumes", {"augment": [ElasticDeformation(2.0, 8.0, 0.7), FlipLeftRight()]}),
+    "packed, cropped": ("packed", {"augment": CROP}),
+    "packed": ("packed", {}),
+    "packed volumes, cropped": ("packed volumes", {"augment": SCANS, "include": ["affine", "key"]}),
+    "packed, resized": ("packed", {"augment": [ScaleJitter(16, 16, (0.5, 2.0)), FlipLeftRight()]}),
     "drawn by class": ("raw", {"augment": [FlipLeftRight()], "draw_by": "class"}),
 }
 """By name: of which data set, and with which options."""
@@ -63,6 +67,8 @@ def folders(draw, write, tmp_path_factory):
         "raw": write(drawn, masks=True),
         "jpeg": write(drawn, encoding="jpeg", pad=False),
         "volumes": write_scans(tmp_path_factory.mktemp("volumes") / "1.0.0", scans),
+        "packed": write(drawn, encoding="packed"),
+        "packed volumes": write_scans(tmp_path_factory.mktemp("packed") / "1.0.0", scans, encoding="packed"),
     }
 
 

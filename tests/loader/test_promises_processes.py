@@ -89,13 +89,13 @@ print(held)
 
 @pytest.mark.skipif(not os.path.exists("/proc/self/status"), reason="no /proc here")
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("kind", ["raw", "jpeg", "volumes"])
+@pytest.mark.parametrize("kind", ["raw", "packed", "jpeg", "volumes"])
 def test_five_thousand_steps_take_no_more_memory(draw, write, tmp_path, kind):
     if kind == "volumes":
         folder = write_scans(tmp_path / "1.0.0", draw_scans({"train": 30}))
         augment = "[FlipDepth(), RandomCrop(4, 5, 6, foreground=0.5)]"
     else:
-        folder = write(draw(30, frame=(12, 16)), frame=(12, 16), encoding=kind, pad=kind == "raw")
+        folder = write(draw(30, frame=(12, 16)), frame=(12, 16), encoding=kind, pad=kind != "jpeg")
         augment = "[FlipLeftRight(), RandomCrop(8, 8)]"
     held = json.loads(run_script(GROWTH, folder, augment))
     assert len(held) == 12 and max(held[1:]) - held[1] < 512, f"KiB at every 500th step: {held}"

@@ -33,9 +33,10 @@ def folder(tmp_path_factory, scans):
 @pytest.mark.parametrize("channels", [1, 2, 3])
 @pytest.mark.parametrize("dtype", ["uint8", "int16", "uint16", "float32", "bfloat16"])
 @pytest.mark.parametrize("label_dtype", ["uint8", "uint16"])
-def test_volumes_come_as_they_were_written(tmp_path, dtype, label_dtype, channels):
+@pytest.mark.parametrize("encoding", ["raw", "packed"])
+def test_volumes_come_as_they_were_written(tmp_path, encoding, dtype, label_dtype, channels):
     scans = draw_scans({"train": 5}, shape=(3, 4, 5), channels=channels, dtype=dtype, label_dtype=label_dtype)
-    folder = write_scans(tmp_path / "1.0.0", scans, dtype=dtype, pad_value=(7,))
+    folder = write_scans(tmp_path / "1.0.0", scans, dtype=dtype, pad_value=(7,), encoding=encoding)
     loader = Loader(folder, batch_size=4, training=False, include=[*ORIGIN, "source", "key"])
     by_id = {scan.id: scan for scan in scans}
     seen = 0
@@ -63,6 +64,7 @@ def test_volumes_come_as_they_were_written(tmp_path, dtype, label_dtype, channel
 
 
 PICTURES = [("raw", True, "uint8"), ("raw", True, "float32"), ("png", True, "uint16")]
+PICTURES += [("packed", True, "uint8"), ("packed", True, "float32")]
 PICTURES += [("png", False, "uint8"), ("jpeg", False, "uint8"), ("jpeg", True, "uint8")]
 
 

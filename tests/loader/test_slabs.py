@@ -22,6 +22,7 @@ from halofeed.loader import (
 from halofeed.schemas import shard_file
 from halofeed.system.checksum import BLOCK_BYTES
 from tests.support.clip_mask_writer import convert_masked_clips
+from tests.support.level_rows import others
 from tests.support.volume_writer import draw_scans, write_scans
 
 AUGMENT = {
@@ -40,6 +41,10 @@ CASES = [
     *itertools.product(["volumes"], ["none", "scans", "bent", "turned"]),
     *itertools.product(["clips"], ["none", "clips"]),
 ]
+PACKED = [
+    *itertools.product(["packed"], ["none", "flips and crops", "turns", "jitter", "turned", "mosaic"]),
+    *itertools.product(["packed volumes"], ["none", "scans", "bent", "turned"]),
+]
 
 
 @pytest.fixture(scope="module")
@@ -50,6 +55,10 @@ def folders(draw, write, tmp_path_factory):
         "jpeg": write(drawn, encoding="jpeg", pad=False),
         "clips": convert_masked_clips(tmp_path_factory.mktemp("clips")),
         "volumes": write_scans(tmp_path_factory.mktemp("volumes") / "1.0.0", draw_scans({"train": 9})),
+        "packed": write(drawn, encoding="packed"),
+        "packed volumes": write_scans(
+            tmp_path_factory.mktemp("packed") / "1.0.0", draw_scans({"train": 9}), encoding="packed"
+        ),
     }
 
 
@@ -67,10 +76,12 @@ def assert_slabs_are_parts(loader, steps, rng):
             assert np.array_equal(array, expected), (name, cuts)
 
 
-@pytest.mark.parametrize(("kind", "augment"), CASES)
+@pytest.mark.parametrize(
+    ("kind", "augment"), [*CASES, *others(PACKED, [PACKED[1], PACKED[2], PACKED[5], PACKED[7]])]
+)
 def test_a_slab_is_that_part_of_the_batch(folders, kind, augment):
     options = {"batch_size": 4, "seed": 3, "augment": AUGMENT[augment]}
-    has_label = kind in ("volumes", "clips")
+    has_label = kind in ("volumes", "packed volumes", "clips")
     include = [] if has_label else ["size"]
     loader = Loader(folders[kind], **options, include=include)
     assert loader.on_grid == (("image", "label") if has_label else ("image",))
@@ -80,7 +91,7 @@ def test_a_slab_is_that_part_of_the_batch(folders, kind, augment):
 
 
 def test_a_slab_of_a_mixture_is_that_part_of_its_batch(folders):
-    mixture = Mixture({folders["raw"]: 1, folders["jpeg"]: 2}, batch_size=6, seed=1)
+    mixture = Mixture({folders["raw"]: 1, folders["jpeg"]: 2, folders["packed"]: 2}, batch_size=6, seed=1)
     assert_slabs_are_parts(mixture, 8, np.random.default_rng(2))
 
 

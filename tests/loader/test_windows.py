@@ -36,6 +36,7 @@ CHAINS = {
         [],
     ],
 }
+CHAINS |= {f"packed {kind}": chains for kind, chains in CHAINS.items()}
 CASES = [(kind, number) for kind in CHAINS for number in range(4)]
 
 
@@ -43,14 +44,20 @@ CASES = [(kind, number) for kind in CHAINS for number in range(4)]
 def folders(draw, write, tmp_path_factory):
     return {
         "pictures": write(draw(30, task="classification")),
+        "packed pictures": write(
+            draw(30, frame=(36, 34), task="classification"), frame=(36, 34), encoding="packed"
+        ),
         "volumes": write_scans(tmp_path_factory.mktemp("volumes") / "1.0.0", draw_scans({"train": 31})),
+        "packed volumes": write_scans(
+            tmp_path_factory.mktemp("packed") / "1.0.0", draw_scans({"train": 31}), encoding="packed"
+        ),
     }
 
 
 @ways
 @pytest.mark.parametrize("in_memory", [True, False])
 @pytest.mark.parametrize("verify", ["first", "never"])
-@pytest.mark.parametrize(("kind", "number"), others(CASES, CASES[3::4]))
+@pytest.mark.parametrize(("kind", "number"), others(CASES, [*CASES[3:8:4], CASES[8], CASES[12]]))
 def test_planned_rows_are_those_written_alone(folders, kind, number, verify, in_memory, is_used, monkeypatch):
     monkeypatch.setattr(kernel, "_library", kernel._library if is_used else None)
     options = {"batch_size": 7, "seed": 3, "augment": CHAINS[kind][number], "include": ["epoch"]}

@@ -171,6 +171,12 @@ def boxes(source: Path, *more: object) -> list[object]:
     return ["--layout", "coco", "--source", source, *SMALL, *more]
 
 
+def a_file(source: Path) -> Path:
+    """A file where a folder is expected."""
+    (source.parent / "file").write_text("notes")
+    return source.parent / "file"
+
+
 HALVES = "--split-shares a=0.5,b=0.5"
 TILED = scans(mask(), more=("--fit", "tiles"))
 CUT = scans(mask(), size=("--depth", 5, "--height", 4, "--width", 9))
@@ -296,6 +302,12 @@ ADVICE: dict[str, Advice] = {
         **READY,
     ),
     # what a run is asked for
+    "a compile cache that cannot be written": noted(
+        lambda source: [*of_run("evaluate", data(), "--split train --compile-cache")(source), a_file(source)],
+        (r"with (--compile-cache), or", "programs"),
+        (r"with (--compile-cache), or (none)",),
+        proves=r"(?s)^(?!.*cannot store).*accuracy",
+    ),
     "predictions that are there": usage(
         lambda source: [*of_run("predict", data(), "--split train --out found")(source), *predicted(source)],
         r"pass (--overwrite) to replace",

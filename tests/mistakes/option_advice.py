@@ -140,6 +140,7 @@ ADVICE: dict[str, Advice] = {
     "raw padding": usage(pictures("--resize none"), "take (--resize keep-aspect --pad)", without=STRETCHED),
     "raw pictures of their own sizes": usage(pictures("--resize none"), ", (--resize fixed-shape)"),
     "raw pictures as they are": usage(plain("--resize none"), "or (--encoding jpeg)"),
+    "packed pictures as they are": usage(plain("--resize none --encoding packed"), "or (--encoding jpeg)"),
     "JPEG of 16 bits": usage(pictures("--encoding jpeg --dtype uint16"), "take (--encoding png)"),
     "volumes": usage(volumes(*SIZE[2:]), "set its static shape with (--depth)", more=FULL, without=STRETCHED),
     "volumes without a size": usage(volumes(*SIZE[2:]), "(--dry-run) proposes one", without=STRETCHED),

@@ -498,7 +498,7 @@ def test_what_a_clip_needs_is_told_with_its_masks(tmp_path):
     labels = LabelMap(entries=((0, "background"), (1, "square"), (2, "bar")), first_id=0, where="")
     needed: list[int] = []
     (record,) = converter_of(recipe, "segmentation", labels).records(reference, listing.files, needed.append)
-    stored = {key: len(value.data) for key, value in record.raw.items()}
+    stored = {key: len(value.data) for key, value in record.arrays.items()}
     assert stored == {"image/encoded": 12 * 600 * 800 * 3, "image/label": 12 * 600 * 800}
     without: list[int] = []
     plain = listing.complete(SourceExample(source="a", key="a", label="square"))

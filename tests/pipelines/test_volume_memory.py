@@ -62,6 +62,7 @@ CASES = {
     "padded": Case(bound=2.9, size=(1.04, 1.0625, 1.0625)),
     "coarser": Case(bound=2.2, size=(1.25, 0.54, 0.54), options={"spacing_mm": (2.0, 1.5, 1.5)}),
     "finer": Case(bound=2.8, options={"spacing_mm": (2.0, 0.7, 0.7)}),
+    "packed": Case(bound=2.9, options={"encoding": "packed"}),
     "float32": Case(bound=3.8, options={"dtype": "float32"}),
     "DICOM": Case(bound=1.9, source="series"),
     # The tiles cover 1.4 times the scan's voxels, and with the mask's each voxel counts one and a half.

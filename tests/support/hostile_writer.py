@@ -281,7 +281,9 @@ def rewrite(folder: Path, shard: str, records: list[bytes], raw_starts: Starts =
     values["checksums"] = np.array([mask_crc(crc32c(record)) for record in records], np.uint32)
     for key, column in starts.items():
         sums = [
-            block_checksums(memoryview(record)[int(at) : int(at) + _raw_bytes(folder, key)])
+            block_checksums(
+                memoryview(record)[int(at) : int(at) + _raw_bytes(folder, key)], before.block_bytes
+            )
             for record, at in zip(records, column - first, strict=True)
         ]
         if all(len(one) == 1 for one in sums):

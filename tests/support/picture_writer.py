@@ -4,7 +4,14 @@ import cv2
 import numpy as np
 
 from halofeed.prep.voxels.encode import ENCODERS
-from tests.support.set_writer import Record, image_format, picture_features, stored_features, write_set
+from tests.support.set_writer import (
+    Record,
+    encode_pixels,
+    image_format,
+    picture_features,
+    stored_features,
+    write_set,
+)
 
 FILL = (9, 8, 7, 6)
 
@@ -44,7 +51,7 @@ def features_of(example, *, frame, encoding, pad, masks):
         stored = np.full((*frame, channels), FILL[:channels], pixels.dtype)
         stored[:height, :width] = pixels
     boxes = example["boxes"]
-    encoded, key = bytes(ENCODERS[encoding](stored, 95)), str(example["id"])
+    encoded, key = encode_pixels(stored, encoding), str(example["id"])
     file = f"folder/ünïcode {key}.jpg"
     features = stored_features(key, example["id"], encoded, encoding, stored.shape[:2], file=file)
     features |= picture_features((height, width), (height * 2, width * 2), (2, 0, 1, 0, 2, -3))

@@ -13,16 +13,19 @@ from numpy.typing import NDArray
 
 from halofeed.prep.convert.converters import Tally
 from halofeed.prep.voxels.encode import ENCODERS
+from halofeed.schemas.fields import Field
 from halofeed.schemas.file_layout import MANIFEST, REJECTED, index_file, shard_file
 from halofeed.schemas.identity import example_id, shard_of
 from halofeed.schemas.index import ShardIndex
 from halofeed.schemas.kinds import KINDS
 from halofeed.schemas.manifest import Manifest, Shard, Split
+from halofeed.schemas.packed.packed_arrays import pack
 from halofeed.schemas.statistics import Statistics
 from halofeed.schemas.tasks import ImageFormat, task_named
 from halofeed.schemas.tfds import metadata_files
 from halofeed.schemas.tfexample import encode_example
 from halofeed.schemas.tfrecord import HEADER_BYTES, RecordWriter
+from halofeed.system import checksum
 from halofeed.system.checksum import block_checksums, crc32c
 
 Rejected = Sequence[Mapping[str, str]]
@@ -78,13 +81,18 @@ def image_format(shape: Sequence[int], dtype: str, encoding: str, **more: Any) -
 
 
 def encode_pixels(pixels: NDArray[Any], encoding: str) -> bytes:
-    return bytes(ENCODERS[encoding](pixels, 95))
+    """The bytes of a picture's file, or of an array; `write_set` packs those of packed fields."""
+    return bytes(ENCODERS["raw" if encoding == "packed" else encoding](pixels, 95))
 
 
 def stored_features(key, identity, encoded: bytes, encoding, shape: Sequence[int], *, file="") -> Features:
     """What every record says of its image [(depth,) height, width]; its file is called as its key unless said."""
     sides = ("depth", "height", "width")[-len(shape) :]
-    digest = {} if encoding == "raw" else {"image/key/sha256": hashlib.sha256(encoded).hexdigest().encode()}
+    digest = (
+        {}
+        if encoding in ("raw", "packed")
+        else {"image/key/sha256": hashlib.sha256(encoded).hexdigest().encode()}
+    )
     names = {"filename": file or key, "key/source": key, "source_id": str(identity), "format": encoding}
     texts = {f"image/{name}": text.encode() for name, text in names.items()}
     sizes = {f"image/{side}": np.array([size]) for side, size in zip(sides, shape, strict=True)}
@@ -122,7 +130,7 @@ def write_set(
     """
     folder.mkdir(parents=True, exist_ok=True)
     fields = task_named(task).fields(image, max_boxes=max_boxes, masks=masks)
-    raw_keys = [key for field in fields if field.is_raw for key in field.keys]
+    arrays = {field.keys[0]: field for field in fields if field.is_array}
     written, lines = {}, []
     for split, parts in splits.items():
         shards, counted = [], []
@@ -130,7 +138,7 @@ def write_set(
             refused = [dict(entry) for entry in rejected if entry["split"] == split and number == 0]
             path = folder / shard_file(name, split, number, len(parts))
             counted.append(statistics([record.facts for record in records]))
-            shards.append(_write_shard(path, records, raw_keys, counted[-1], refused))
+            shards.append(_write_shard(path, records, arrays, counted[-1], refused))
             lines += [json.dumps(entry, ensure_ascii=False) + "\n" for entry in refused]
         written[split] = Split(shards=tuple(shards), statistics=Statistics.total(counted))
     count = sum(len(part) for parts in splits.values() for part in parts) + len(rejected)
@@ -145,20 +153,39 @@ def write_set(
     return folder
 
 
-def _write_shard(path: Path, records: Sequence[Record], raw_keys, statistics: Statistics, rejected) -> Shard:
+def _packed(field: Field, value: bytes) -> bytes:
+    """The packed value of an array's bytes; bytes of another size stay as a test made them."""
+    if not field.is_packed or len(value) != field.stored_bytes:
+        return value
+    array = np.frombuffer(value, "<u2" if field.dtype == "bfloat16" else field.stored_dtype)
+    return bytes(pack(array, field.packed_layout, patches=field.name == "label"))
+
+
+def _write_shard(
+    path: Path, records: Sequence[Record], arrays: Mapping[str, Field], statistics: Statistics, rejected
+) -> Shard:
     """Write a shard and its index; a feature that a test took away begins at 0 and is one byte."""
     offsets, lengths, footers = [], [], []
-    starts: dict[str, list[int]] = {key: [] for key in raw_keys if records}
+    starts: dict[str, list[int]] = {key: [] for key in arrays if records}
     checksums: dict[str, list[Any]] = {key: [] for key in starts}
+    sizes: dict[str, list[int]] = {key: [] for key in starts if arrays[key].is_packed}
     with path.open("wb") as stream:
         writer = RecordWriter(stream)
         for record in records:
-            encoded = encode_example(record.features)
+            features = dict(record.features)
+            for key in arrays.keys() & features.keys():
+                features[key] = _packed(arrays[key], features[key])
+            encoded = encode_example(features)
             offsets.append(writer.offset)
             lengths.append(encoded.length)
             for key in starts:
                 starts[key].append(writer.offset + HEADER_BYTES + encoded.starts.get(key, 0))
-                checksums[key].append(block_checksums(record.features.get(key, b"-")))
+                value = features.get(key, b"-")
+                checksums[key].append(
+                    [crc32c(value)] if key in sizes else block_checksums(value, checksum.BLOCK_BYTES)
+                )
+                if key in sizes:
+                    sizes[key].append(len(value))
             footers.append(writer.write(encoded.chunks, encoded.length))
     index = ShardIndex(
         offsets=np.array(offsets, np.int64),
@@ -167,6 +194,8 @@ def _write_shard(path: Path, records: Sequence[Record], raw_keys, statistics: St
         ids=np.array([record.id for record in records], np.int64),
         raw_starts={key: np.array(values, np.int64) for key, values in starts.items()},
         raw_checksums={key: np.array(values, np.uint32) for key, values in checksums.items()},
+        packed_bytes={key: np.array(values, np.int64) for key, values in sizes.items()},
+        block_bytes=checksum.BLOCK_BYTES,
         file_bytes=writer.offset,
         file_checksum=writer.checksum,
         fingerprint=hashlib.sha256(path.name.encode()).hexdigest(),

@@ -63,6 +63,7 @@ TILE_RECIPES: dict[str, dict[str, Any]] = {
     "shrunk": _COMMON | {"scale": 0.25},
     "enlarged": _COMMON | {"scale": 1.5},
     "jpeg": _COMMON | {"encoding": "jpeg"},
+    "packed": _COMMON | {"encoding": "packed"},
     "large": _COMMON | {"height": 1536, "width": 1536},
     "narrow": _COMMON | {"height": 64, "width": 4096, "tile_overlap": (0, 0)},
 }

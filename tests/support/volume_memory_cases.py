@@ -41,6 +41,11 @@ def even(shape: Shape, dtype: Any = np.int16) -> NDArray[Any]:
     return voxels
 
 
+def noise(shape: Shape) -> NDArray[np.int16]:
+    """Values that no encoding makes smaller."""
+    return np.random.default_rng(0).integers(-32768, 32768, shape, np.int16)
+
+
 def save_nifti(path: Path, voxels: NDArray[Any], affine: NDArray[np.float64] = UPRIGHT) -> None:
     """A volume, compressed where its name says so."""
     image = nibabel.Nifti1Image(voxels.transpose(2, 1, 0), affine)
@@ -59,6 +64,7 @@ def _series(folder: Path, shape: Shape) -> None:
 FILES: Mapping[str, Callable[[Path, Shape], None]] = {
     "ct.nii.gz": lambda path, shape: save_nifti(path, even(shape)),
     "ct.nii": lambda path, shape: save_nifti(path, even(shape)),
+    "noise.nii": lambda path, shape: save_nifti(path, noise(shape)),
     "wide.nii.gz": lambda path, shape: save_nifti(path, even(shape, np.float64)),
     "integers.nii.gz": lambda path, shape: save_nifti(path, even(shape, np.int32)),
     "tilted.nii.gz": lambda path, shape: save_nifti(path, even(shape), TILTED),
@@ -87,6 +93,18 @@ CONVERSIONS = {
     "finer": _of({**WHOLE, "spacing_mm": (2.0, 0.7, 0.7)}),
     "coarser": _of({**SMALLER, "spacing_mm": (5.0, 3.0, 3.0)}),
     "tiles": _of({"depth": 32, "height": 192, "width": 192, "fit": "tiles", "tile_overlap": (0, 16, 16)}),
+    "packed": _of({**WHOLE, "encoding": "packed"}, "noise.nii"),
+    "packed tiles": _of(
+        {
+            "depth": 32,
+            "height": 192,
+            "width": 192,
+            "fit": "tiles",
+            "tile_overlap": (0, 16, 16),
+            "encoding": "packed",
+        },
+        "noise.nii",
+    ),
     "float64": _of(WHOLE, "wide.nii.gz", "mask of floats.nii.gz"),
     "int32": _of(WHOLE, "integers.nii.gz"),
     "DICOM": _of(WHOLE, "series"),

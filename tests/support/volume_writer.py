@@ -134,7 +134,9 @@ def scan_features(scan: DrawnScan, encoding: str = "raw", pad: bool = True) -> d
         more = picture_features((height, width), source, scan.affine)
     features = stored_features(scan.key, scan.id, encode_pixels(image, encoding), encoding, label.shape)
     features["image/labelled"] = np.array([int(scan.labelled)])
-    features["image/label"] = encode_pixels(label[..., None], "raw" if encoding == "raw" else "png")
+    features["image/label"] = encode_pixels(
+        label[..., None], "raw" if encoding in ("raw", "packed") else "png"
+    )
     return features | more
 
 

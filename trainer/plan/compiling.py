@@ -31,7 +31,7 @@ import jax
 from halofeed.schemas.bounded_json import check_json_checksum, with_json_checksum
 from halofeed.schemas.partition import Dims
 from halofeed.storage.atomic_files import atomic_write
-from halofeed.storage.paths import find_paths, load_bytes, temporary_stream
+from halofeed.storage.paths import find_paths, load_bytes, temporary_stream, user_cache_folder
 from halofeed.system.errors import HalofeedError, UsageError
 from halofeed.system.memory import available_memory
 from halofeed.system.signals import CleanupOnExit
@@ -58,11 +58,10 @@ Tell = Callable[[str], None]
 """Function that prints a progress line."""
 
 
-def cache_folder() -> Path:
-    """Return `$HALOFEED_PLAN_CACHE`, else `halofeed/plans` in the user's cache folder."""
+def cache_folder() -> Path | None:
+    """Return `$HALOFEED_PLAN_CACHE`, else `halofeed/plans` in the user's cache folder; None if there is neither."""
     folder = os.environ.get("HALOFEED_PLAN_CACHE")
-    home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    return Path(folder) if folder else Path(home) / "halofeed" / "plans"
+    return Path(folder) if folder else user_cache_folder("plans")
 
 
 class CompileCache:

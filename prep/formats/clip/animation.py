@@ -45,7 +45,8 @@ from halofeed.prep.formats.picture.image import (
 )
 from halofeed.prep.formats.picture.picture_formats import matches_start
 from halofeed.prep.formats.picture.pillow import decoder_failures, open_with_plugin
-from halofeed.prep.formats.picture.png import PNG_SIGNATURE, PngHeader, read_png_header
+from halofeed.prep.formats.picture.png import PngHeader, read_png_header
+from halofeed.prep.voxels.encoded_image import PNG_SIGNATURE
 from halofeed.prep.voxels.levels import Levels
 from halofeed.system.errors import SourceError
 from halofeed.system.wording import plural

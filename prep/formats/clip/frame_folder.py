@@ -21,10 +21,10 @@ from halofeed.prep.formats.clip.opened_clip import (
     size_mismatch,
 )
 from halofeed.prep.formats.picture import Footprint, read_image
-from halofeed.prep.formats.picture.png import PNG_SIGNATURE
 from halofeed.prep.sources.example import FileSelection, SourceExample
 from halofeed.prep.sources.file_names import is_image_name, is_video_name
 from halofeed.prep.sources.files import SourceFiles
+from halofeed.prep.voxels.encoded_image import PNG_SIGNATURE
 from halofeed.system.errors import SourceError
 
 _NUMBER = re.compile(r"(\d+)")

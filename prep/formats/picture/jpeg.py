@@ -31,10 +31,11 @@ from halofeed.prep.formats.picture.pillow import (
     open_with_plugin,
 )
 from halofeed.prep.formats.picture.tiff import exif_orientation, read_tiff_directory
+from halofeed.prep.voxels.encoded_image import START_OF_IMAGE
 from halofeed.system.errors import SourceError
 from halofeed.system.wording import plural
 
-START_OF_IMAGE, END_OF_IMAGE = b"\xff\xd8", b"\xff\xd9"
+END_OF_IMAGE = b"\xff\xd9"
 SOS, EOI, APP1 = 0xDA, 0xD9, 0xE1
 FRAME_MARKERS = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 SEQUENTIAL = frozenset((0xC0, 0xC1, 0xC9))

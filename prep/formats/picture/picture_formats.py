@@ -5,12 +5,10 @@ To add a format, write one file here, and extend FORMATS and `halofeed.prep.sour
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
-import simplejpeg
 
 from halofeed.prep.formats.dicom.sop_classes import SINGLE_PICTURE_ADVICE
 from halofeed.prep.formats.picture.gif_webp_bmp import open_bmp, open_gif, open_webp
@@ -30,11 +28,12 @@ from halofeed.prep.formats.picture.image import (
     is_converted,
     levels_of,
 )
-from halofeed.prep.formats.picture.jpeg import START_OF_IMAGE, open_jpeg
-from halofeed.prep.formats.picture.png import PNG_SIGNATURE, open_png
+from halofeed.prep.formats.picture.jpeg import open_jpeg
+from halofeed.prep.formats.picture.png import open_png
 from halofeed.prep.formats.picture.tiff import open_tiff
 from halofeed.prep.geometry.resize import displayed_size
 from halofeed.prep.sources.files import POINTERS
+from halofeed.prep.voxels.encoded_image import PNG_SIGNATURE, START_OF_IMAGE
 from halofeed.system.errors import SourceError
 
 # Format name: (first bytes of a file, function that opens it). A "." in a pattern matches any byte.
@@ -241,40 +240,3 @@ def read_image(
         notes=(FIRST_OF_SEVERAL, *changes) if opened.more else changes,
         plain_jpeg_channels=0 if changes else opened.plain_channels,
     )
-
-
-_PNG_SIZE_END = len(PNG_SIGNATURE) + 16
-"""End of the width and the height in a PNG, which follow the length and the type of the first chunk."""
-
-
-def check_encoded_image(data: memoryview | bytes, encoding: str, largest: Size) -> Size:
-    """Check the format and the size of an encoded picture in a record before it is decoded.
-
-    A few bytes may unpack to any number of pixels.
-
-    Args:
-        data: bytes of the picture file.
-        encoding: "jpeg" or "png".
-        largest: maximum (height, width).
-
-    Returns:
-        The (height, width) of the picture.
-
-    Raises:
-        ValueError: the bytes are not a picture of this encoding, or the picture is too large.
-    """
-    if encoding == "jpeg":
-        if bytes(data[: len(START_OF_IMAGE)]) != START_OF_IMAGE:
-            raise ValueError("not a JPEG file")
-        try:
-            height, width, *_ = simplejpeg.decode_jpeg_header(data, strict=False)
-        except KeyError as error:  # an unknown number of a color space or a sampling
-            raise ValueError("its header is damaged") from error
-    else:  # opening a PNG would check the checksums of all chunks, in every record
-        head = bytes(data[:_PNG_SIZE_END])
-        if len(head) < _PNG_SIZE_END or not head.startswith(PNG_SIGNATURE) or head[12:16] != b"IHDR":
-            raise ValueError("not a PNG file")
-        width, height = struct.unpack_from(">II", head, 16)
-    if not (1 <= height <= largest[0] and 1 <= width <= largest[1]):
-        raise ValueError(f"it is {height} x {width}, expected at most {largest[0]} x {largest[1]}")
-    return height, width

@@ -30,9 +30,9 @@ from halofeed.prep.formats.picture.pillow import (
     with_transparent_color,
 )
 from halofeed.prep.formats.picture.tiff import exif_orientation
+from halofeed.prep.voxels.encoded_image import PNG_SIGNATURE
 from halofeed.system.wording import plural
 
-PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
 GRAY, COLOR, PALETTE, GRAY_ALPHA, COLOR_ALPHA = 0, 2, 3, 4, 6
 DEPTHS = {GRAY: (1, 2, 4, 8, 16), PALETTE: (1, 2, 4, 8), **dict.fromkeys((2, 4, 6), (8, 16))}
 NEEDED_CHUNKS = (b"IHDR", b"PLTE", b"tRNS", b"IDAT", b"IEND", b"eXIf", b"acTL")

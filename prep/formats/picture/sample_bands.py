@@ -28,7 +28,6 @@ from halofeed.prep.formats.picture.png import (
     GRAY,
     GRAY_ALPHA,
     PALETTE,
-    PNG_SIGNATURE,
     PngHeader,
     has_passes,
     pixel_chunks,
@@ -42,6 +41,7 @@ from halofeed.prep.formats.picture.tiff import (
     tiff_row,
     tiff_rows,
 )
+from halofeed.prep.voxels.encoded_image import PNG_SIGNATURE
 
 Samples = NDArray[Any]
 """Stored numbers [row, column, sample]."""

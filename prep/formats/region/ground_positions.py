@@ -6,6 +6,7 @@ Only Hamamatsu and Leica document them as sizes on the slide.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import re
 from collections.abc import Mapping
@@ -13,6 +14,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from halofeed.prep.formats.region.region_reader import Georeference
+from halofeed.prep.geometry.map_coordinates import axis_unit_meters
+from halofeed.system.errors import UsageError
 
 if TYPE_CHECKING:
     from tifffile import TiffFile, TiffPage
@@ -127,7 +130,7 @@ def _by_geo_keys(
     crs = f"EPSG:{code}" if 0 < code < _USER_DEFINED else _text_of_system(keys)
     notes = (USER_DEFINED_SYSTEM,) if code == _USER_DEFINED and not crs else ()
     reference = Georeference(to_map=to_map, crs=crs)
-    unit = _unit_meters(keys)
+    unit = _unit_meters(keys, code)
     if keys.get(_MODEL_TYPE) != _MODEL_PROJECTED or unit is None:
         return Ground(georeference=reference, notes=notes)
     a, b, _, d, e, _ = to_map
@@ -147,9 +150,14 @@ def _text_of_system(keys: Mapping[int, Any]) -> str:
     return ""
 
 
-def _unit_meters(keys: Mapping[int, Any]) -> float | None:
-    """Return the length of the unit of a projected system; None if the file does not state it."""
+def _unit_meters(keys: Mapping[int, Any], code: int) -> float | None:
+    """Return the length of the unit of a projected system; None if it is unknown."""
     unit = keys.get(_LINEAR_UNITS)
+    # A file that names a system by its code need not repeat the unit (GeoTIFF 1.1, 7.3).
+    if unit is None and 0 < code < _USER_DEFINED:
+        # PROJ does not know the code, or pyproj is not installed.
+        with contextlib.suppress(UsageError):
+            return axis_unit_meters(f"EPSG:{code}")
     if unit == _USER_DEFINED:
         size = keys.get(_LINEAR_UNIT_SIZE)
         return float(size) if isinstance(size, float) and size > 0 else None

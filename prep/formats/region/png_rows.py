@@ -31,7 +31,6 @@ from halofeed.prep.formats.picture.png import (
     GRAY_ALPHA,
     NEEDED_CHUNKS,
     PALETTE,
-    PNG_SIGNATURE,
     PngHeader,
     check_checksum,
     check_known,
@@ -46,6 +45,7 @@ from halofeed.prep.formats.region.region_reader import RegionFacts, RegionReader
 from halofeed.prep.formats.region.row_order import RowWindows
 from halofeed.prep.formats.region.whole_picture import COLOR_OF_BANDS, WHOLE_BYTES, whole_picture
 from halofeed.prep.sources.files import SourceFiles
+from halofeed.prep.voxels.encoded_image import PNG_SIGNATURE
 from halofeed.system.errors import require_extra
 from halofeed.system.wording import plural
 

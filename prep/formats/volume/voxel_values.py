@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from halofeed.prep.formats.volume.streams import COPY_AGAIN, OUTPUT_BYTES, skip
 from halofeed.prep.formats.volume.volume_header import Content, StoredVoxels
 from halofeed.system.errors import SourceError
+from halofeed.system.large_arrays import empty_array
 from halofeed.system.wording import plural
 
 BLOCK_VALUES = 1 << 18
@@ -155,7 +156,7 @@ def read_values(header: StoredVoxels, data: Content, conversion: ValueConversion
             block = values[start : start + BLOCK_VALUES]
             _check_finite(block, block)
         return values, 0
-    values, in_place = np.empty(header.value_count, conversion.dtype), is_stored_as_is(header, conversion)
+    values, in_place = empty_array(header.value_count, conversion.dtype), is_stored_as_is(header, conversion)
     _read_blocks(header, data, lambda start, stop: values[start:stop], fill, in_place=in_place)
     return values, replaced
 

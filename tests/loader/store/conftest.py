@@ -23,6 +23,13 @@ def sets(draw, write, tmp_path_factory):
         "png": (write(draw(13), encoding="png", pad=False), []),
         "volumes": (write_scans(volumes / "tiny" / "1.0.0", scans), []),
         "large volumes": (write_scans(volumes / "large" / "1.0.0", large), []),
+        "packed": (write(draw(22), encoding="packed"), []),
+        "packed crops": (write(draw(22), encoding="packed"), crop),
+        "packed volumes": (write_scans(volumes / "packed" / "1.0.0", large, encoding="packed"), []),
+        "packed volume crops": (
+            volumes / "packed" / "1.0.0",
+            [RandomCrop(5, 20, 300, foreground=0.5)],
+        ),
         "volume crops": (volumes / "large" / "1.0.0", [RandomCrop(5, 20, 300, foreground=0.5)]),
     }
 

@@ -14,9 +14,9 @@ from halofeed.errors import SourceError
 from halofeed.prep.annotations.labels import from_data
 from halofeed.prep.convert.picture_records import PictureConverter
 from halofeed.prep.formats.picture import ReadOptions, read_image
-from halofeed.prep.formats.picture.jpeg import START_OF_IMAGE
 from halofeed.prep.options.recipe import Recipe
 from halofeed.prep.sources.example import SourceExample
+from halofeed.prep.voxels.encoded_image import START_OF_IMAGE
 from halofeed.schemas.tfexample import decode_example
 from tests.support.conversions import read_all, run_convert
 from tests.support.level_rows import others

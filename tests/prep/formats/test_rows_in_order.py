@@ -12,10 +12,11 @@ from PIL import Image
 
 from halofeed.errors import SourceError
 from halofeed.prep.formats.picture.picture_formats import FORMATS, sniff
-from halofeed.prep.formats.picture.png import PNG_SIGNATURE, png_chunk
+from halofeed.prep.formats.picture.png import png_chunk
 from halofeed.prep.formats.region import jpeg_rows, png_rows
 from halofeed.prep.formats.region.region_formats import open_regions
 from halofeed.prep.sources.files import LocalFiles
+from halofeed.prep.voxels.encoded_image import PNG_SIGNATURE
 
 HEIGHT, WIDTH = 141, 203
 RANDOM = np.random.default_rng(0)

@@ -392,6 +392,21 @@ def test_the_place_on_the_map_is_that_of_rasterio(tmp_path, crs, point):
             assert facts.pixel_size_m == pytest.approx((height * foot, width * foot))
 
 
+@pytest.mark.parametrize(
+    ("code", "meters"), [(32633, 1.0), (2263, 1200 / 3937), (4326, None), (32767 - 2, None)]
+)
+def test_a_coordinate_system_of_a_code_needs_no_key_for_its_unit(tmp_path, code, meters):
+    keys = (1, 1, 0, 3, 1024, 0, 1, 2 if code == 4326 else 1, 2048 if code == 4326 else 3072, 0, 1, code)
+    tags = [
+        (33550, 12, 3, (3.0, 2.0, 0.0), True),  # ModelPixelScale
+        (33922, 12, 6, (0.0, 0.0, 0.0, 500.0, 900.0, 0.0), True),  # ModelTiepoint
+        (34735, 3, len(keys), keys, True),  # GeoKeyDirectory
+    ]
+    tifffile.imwrite(tmp_path / "map.tif", draw(3), photometric="rgb", extratags=tags)
+    expected = None if meters is None else pytest.approx((2 * meters, 3 * meters))
+    assert facts_of(tmp_path / "map.tif").pixel_size_m == expected
+
+
 def test_a_coordinate_system_of_parameters_is_unknown_and_a_note_says_so(tmp_path):
     path, crs = tmp_path / "own.tif", "+proj=laea +lat_0=52 +lon_0=11 +x_0=7 +y_0=9 +ellps=GRS80 +units=m"
     write_raster(path, draw(1), crs=crs, transform=UTM["transform"])

@@ -9,15 +9,27 @@ from tests.support.engines.processes import free_port, start_process, stop_all, 
 
 BUCKET = "bucket"
 _PROGRAM = """
-import sys, time
+import sys, threading, time
 from moto.server import DomainDispatcherApplication, create_backend_app
 from werkzeug.serving import WSGIRequestHandler, run_simple
 
 application = DomainDispatcherApplication(create_backend_app)
 
+link, free_at, bytes_per_second = threading.Lock(), 0.0, float(sys.argv[3])
+
 def later(environment, start):
     time.sleep(float(sys.argv[2]))
-    return application(environment, start)
+    parts = application(environment, start)
+    return shared_link(parts) if bytes_per_second else parts
+
+def shared_link(parts):
+    global free_at
+    for part in parts:
+        with link:
+            free_at = max(free_at, time.monotonic()) + len(part) / bytes_per_second
+            waits = free_at - time.monotonic()
+        time.sleep(max(0, waits))
+        yield part
 
 class Handler(WSGIRequestHandler):
     protocol_version = "HTTP/1.1"
@@ -30,17 +42,19 @@ run_simple("127.0.0.1", int(sys.argv[1]), later, threaded=True, request_handler=
 """Prints a line for every request."""
 
 
-def start(home: Path, latency_seconds: float = 0) -> dict[str, str]:
+def start(home: Path, latency_seconds: float = 0, bytes_per_second: float = 0) -> dict[str, str]:
     """Start it; the environment with which clients find it.
 
     Args:
         home: where `server.log` lies.
         latency_seconds: how much longer it takes for each answer.
+        bytes_per_second: how much all answers take together; 0 for no limit.
     """
     port = free_port()
     # A name of its own keeps the user's settings of the cloud from the server.
     apart = {"AWS_ENDPOINT_URL": "", "AWS_CONFIG_FILE": os.devnull, "AWS_SHARED_CREDENTIALS_FILE": os.devnull}
-    start_process(home, "server", [sys.executable, "-c", _PROGRAM, str(port), str(latency_seconds)], apart)
+    settings = [str(port), str(latency_seconds), str(bytes_per_second)]
+    start_process(home, "server", [sys.executable, "-c", _PROGRAM, *settings], apart)
     wait_for_port(home, "server", port)
     endpoint = f"http://127.0.0.1:{port}"
     request = urllib.request.Request(f"{endpoint}/{BUCKET}", method="PUT")
