@@ -282,7 +282,7 @@ class Worker:
         assert self.process.stdout is not None
         line: str = self.process.stdout.readline()
         if not line:
-            raise SystemExit(f"{self.process.args}: it ended with {self.process.wait()}")
+            raise SystemExit(f"{self.process.args!r}: it ended with {self.process.wait()}")
         return line
 
     def round(self, seconds: float) -> None:
