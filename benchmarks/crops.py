@@ -215,7 +215,7 @@ def ffcv(folder: Path) -> Iterator[Any]:
         yield from loader
 
 
-FULL, OURS = "halofeed, complete files", "halofeed"
+FULL, OURS = "halofeed, complete files", "halofeed, batches()"
 FAST, RAW = 'halofeed, decode="fast"', "halofeed, raw records"
 ALIASED = "Grain + simplejpeg, INTER_LINEAR"
 WAYS: dict[str, tuple[Callable[[Path], Iterator[Any]], str]] = {
