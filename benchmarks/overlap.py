@@ -67,7 +67,7 @@ class Measured:
 def write_file(path: str, folder: Folder, records: int, *, cached: bool) -> float:
     """Write a file of zeros as a shard is written; return the seconds of system time."""
     # As the first file of a process, which is written directly.
-    local.WAYS = WaysByDisk()
+    local.WAYS = WaysByDisk()  # type: ignore[attr-defined]
     if folder.slow:
         SlowDisk.from_text(folder.slow).install(folder.clock)
     if cached:

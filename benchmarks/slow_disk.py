@@ -100,7 +100,7 @@ def _occupy(clock: Path, seconds: float) -> float:
     """Take the disk for some seconds after all that took it before; return when it is free again."""
     with clock.open("r+b", buffering=0) as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        free_at = max(time.monotonic(), *_FREE_AT.unpack(file.read(_FREE_AT.size))) + seconds
+        free_at: float = max(time.monotonic(), *_FREE_AT.unpack(file.read(_FREE_AT.size))) + seconds
         file.seek(0)
         file.write(_FREE_AT.pack(free_at))
     return free_at

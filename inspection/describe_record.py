@@ -32,6 +32,7 @@ from halofeed.inspection.stored_records import (
 from halofeed.inspection.words import escape_unprintable, percent, table, titled_lines
 from halofeed.prep.voxels.intensity import as_numbers
 from halofeed.schemas import keys
+from halofeed.schemas.fields import Field
 from halofeed.schemas.manifest import Manifest, Shard
 from halofeed.schemas.tasks import OPTIONAL_ATTRIBUTES
 from halofeed.schemas.tfexample import Decoded
@@ -119,16 +120,26 @@ def _image_lines(features: Decoded, manifest: Manifest) -> list[str]:
         " x ".join(str(integer_of(features, key)) for key in sides)
         for sides in (keys.SIDES, keys.UNPADDED_SIDES, keys.SOURCE_SIDES)
     ]
-    share, pixels = "", math.prod(integer_of(features, key) or 0 for key in keys.SIDES)
-    # Raw pixels take all of their size.
-    if not image.is_raw and pixels:
-        plain = pixels * image.shape[-1] * np.dtype(image.dtype).itemsize
-        share = f", {100 * len(data) / plain:.0f} % of the plain pixels"
+    share = _share_of_plain(data, image, math.prod(integer_of(features, key) or 0 for key in keys.SIDES))
     return [
         f"  image   {sizes[0]} x {image.shape[-1]} {image.dtype}, {text_of(features, keys.FORMAT)}, "
         f"{human_bytes(len(data))}{share} (height x width)",
         f"          {sizes[1]} without padding, {sizes[2]} in the source",
     ]
+
+
+def _share_of_plain(data: memoryview, image: Field, pixels: int) -> str:
+    """Return the size of an image as a share of its plain numbers; "" for raw ones.
+
+    Args:
+        pixels: pixels of an image of its own size.
+    """
+    count = math.prod(image.shape) if image.form.has_one_shape else pixels * image.shape[-1]
+    if image.is_raw or not count:
+        return ""
+    item_bytes = 2 if image.dtype == "bfloat16" else np.dtype(image.dtype).itemsize
+    unit = "voxels" if "depth" in image.axes else "pixels"
+    return f", {100 * len(data) / (count * item_bytes):.0f} % of the plain {unit}"
 
 
 def _boxes_table(features: Decoded, manifest: Manifest) -> list[str]:
@@ -278,10 +289,10 @@ def _class_lines(classes: ClassCounts, manifest: Manifest, unit: str, size: int)
 def _geometry_lines(features: Decoded, manifest: Manifest, volume: NDArray[Any]) -> list[str]:
     field = manifest.field("image")
     size = " x ".join(map(str, volume.shape))
-    data = bytes_of(features, keys.ENCODED)
+    data = bytes_of(features, keys.ENCODED) or memoryview(b"")
     return [
-        f"  image   {size} {field.dtype}, {text_of(features, keys.FORMAT)}, "
-        f"{human_bytes(len(data or b''))} (depth x height x width x channel)",
+        f"  image   {size} {field.dtype}, {text_of(features, keys.FORMAT)}, {human_bytes(len(data))}"
+        f"{_share_of_plain(data, field, 0)} (depth x height x width x channel)",
         f"  spacing {_numbers(array_of(features, keys.SPACING_MM))} mm",
         *_affine_lines(affine_of(features)),
         *_source_lines(features),

@@ -23,7 +23,7 @@ from halofeed.system.checksum import block_checksums, crc32c
 from halofeed.system.wording import plural
 
 CONVERT_AGAIN = "run the same `halofeed convert` with --overwrite to make it again"
-Size = tuple[int | None, int | None]
+RecordSize = tuple[int | None, int | None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +39,7 @@ class StoredForm:
         extension: extension of a file with these bytes; "" if they are no file.
     """
 
-    problems: Callable[[memoryview, Field, Size], Iterator[str]]
+    problems: Callable[[memoryview, Field, RecordSize], Iterator[str]]
     array: Callable[[memoryview, Field], NDArray[Any] | None]
     checksum_problems: Callable[[memoryview, NDArray[np.uint32], int], Iterator[str]] = (
         lambda data, sums, block: iter(())
@@ -91,7 +91,7 @@ def _raw_array(data: memoryview, field: Field) -> NDArray[Any] | None:
     return _shaped(np.frombuffer(data, np.uint8), field)
 
 
-def _raw_problems(data: memoryview, field: Field, size: Size) -> Iterator[str]:
+def _raw_problems(data: memoryview, field: Field, size: RecordSize) -> Iterator[str]:
     dtype, shape, expected = field.stored_dtype, field.stored_shape, field.stored_bytes
     if len(data) != expected:
         yield f"expected {plural(expected, 'byte')} ({dtype} {list(shape)}), got {len(data):,}"
@@ -119,7 +119,7 @@ def packed_problems(data: memoryview, layout: PackedLayout) -> Iterator[str]:
         yield f"expected zeros after the last band; {CONVERT_AGAIN}"
 
 
-def _packed_problems(data: memoryview, field: Field, size: Size) -> Iterator[str]:
+def _packed_problems(data: memoryview, field: Field, size: RecordSize) -> Iterator[str]:
     layout = field.packed_layout
     if found := list(packed_problems(data, layout)):
         yield from found
@@ -167,7 +167,7 @@ def _decoded(data: memoryview, field: Field) -> NDArray[Any] | None:
     return pixels if order is None else pixels[..., order]
 
 
-def _file_problems(data: memoryview, field: Field, size: Size) -> Iterator[str]:
+def _file_problems(data: memoryview, field: Field, size: RecordSize) -> Iterator[str]:
     pixels = decode_stored(data, field.encoding, (field.shape[0], field.shape[1]))
     if pixels is None:
         yield _undecodable(data, field)

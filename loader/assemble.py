@@ -138,7 +138,7 @@ class Assembler:
         self._slab, self._is_complete = slab or complete, slab in (None, complete)
         self._planes = planes_of_field(self._image, IMAGE) if content.holds_planes else ()
         if self._planes:
-            check_unpadded(manifest.recipe, content.augmentations)
+            check_unpadded(manifest, content.augmentations)
             check_even(content.augmentations, self._slab, self._frame)
         self._grid = [*(self._planes or [self._image]), *([self._label] if self._label else [])]
         self.on_grid = {field.name: plane_scale(field) for field in self._grid}
@@ -174,10 +174,15 @@ class Assembler:
         """
         return (
             self._reader.caches_all
-            and (self.decodes or not self._is_direct or len(self._as_stored) == len(self._grid))
+            and (self.decodes or not self._is_direct or all(map(self._is_in_order, self._grid)))
             and FOLLOWING.keys().isdisjoint(field.name for field in self._fields)
             and SIZE not in self.spec
         )
+
+    def _is_in_order(self, field: Field) -> bool:
+        """Return whether a field's numbers are stored in this machine's byte order, one for each of the batch's."""
+        is_plane = field.holds_planes or isinstance(field, ColorPlane)
+        return is_plane or field.name in self._as_stored
 
     @cached_property
     def _padding(self) -> Batch:

@@ -187,7 +187,7 @@ class NumberParser:
         rows = np.arange(len(data))
         output = np.zeros((len(data), self._bytes), np.uint8)
         columns = (data, lengths, row_addresses(output, rows), 0)
-        parsed = kernel.parse_numbers(np.stack(np.broadcast_arrays(*columns), axis=1), self._wanted)
+        parsed = kernel.parse_record_numbers(np.stack(np.broadcast_arrays(*columns), axis=1), self._wanted)
         values = {}
         for field, place in zip(self._fields, self._wanted[:, 4].tolist(), strict=True):
             stored = _stored_dtype(field)

@@ -19,13 +19,14 @@ from halofeed.loader.augment.augmented_example import Windows
 from halofeed.loader.augment.view import ImageShape, Ranges, View
 from halofeed.schemas.color_planes import colors_of, planes_of, split_colors
 from halofeed.schemas.fields import Field
+from halofeed.schemas.manifest import Manifest
 from halofeed.schemas.partition import Partition
 from halofeed.system.errors import UsageError
 
 LUMA, CHROMA = "luma", "chroma"
 COLOR_CHOICES = {
     "rgb": "pixels of three colors",
-    "planes": "luma and chroma as pictures of --encoding yuv420 have them; see halofeed.loader.device.to_rgb",
+    "planes": "luma and chroma, of which halofeed.loader.device.to_rgb makes pixels",
 }
 
 
@@ -151,10 +152,14 @@ def check_even(augmentations: Sequence[Any], slab: Ranges, shape: ImageShape) ->
         )
 
 
-def check_unpadded(recipe: Mapping[str, Any], augmentations: Sequence[Any]) -> None:
-    """Raise UsageError if windows of pictures of odd sizes would be mirrored."""
-    if augmentations and recipe.get("pad"):
+def check_unpadded(manifest: Manifest, augmentations: Sequence[Any]) -> None:
+    """Raise UsageError if windows of pictures of odd sizes may be mirrored.
+
+    A padded picture may have an odd size, also in a tile at its edge; mirrored, it begins at an odd row or column.
+    """
+    paddings = [split.statistics.padding for split in manifest.splits.values() if split.records]
+    if augmentations and any(padding is None or padding.padded_pixels for padding in paddings):
         raise UsageError(
-            "color='planes': these pictures were padded, so that a window may end at an odd row or column; leave out "
-            "augment, or color to load RGB, or convert with --resize fixed-shape"
+            "color='planes': some of these pictures were padded, so that a window may end at an odd row or column; "
+            "leave out augment, or color to load RGB, or convert with --resize fixed-shape"
         )

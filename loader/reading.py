@@ -23,7 +23,7 @@ from halofeed.loader.decode import (
     stored_dtype,
 )
 from halofeed.loader.mapped_records import NumberParser
-from halofeed.loader.record import RecordArray, StoredRecord, array_of
+from halofeed.loader.record import RecordArray, StoredRecord, record_array
 from halofeed.loader.shards import ObjectLists
 from halofeed.loader.stored_jpeg import StoredJpeg
 from halofeed.prep.geometry.resize import compose_affines
@@ -272,7 +272,7 @@ class RecordReader:
         """Return a field's array, without reading it; None if the batch has it already, or it is a file."""
         if field is None or not field.is_array or field.name in self._as_stored:
             return None
-        return array_of(record, field, stored_dtype(field), self._axes)
+        return record_array(record, field, stored_dtype(field), self._axes)
 
     def _read_values(self, features: Decoded, record: StoredRecord) -> dict[str, NDArray[Any]]:
         return {

@@ -32,7 +32,7 @@ from halofeed.schemas.color_planes import color_window
 from halofeed.schemas.fields import Field
 from halofeed.schemas.native import kernel
 from halofeed.schemas.packed.packed_layout import BAND_ROWS, SLACK_BYTES
-from halofeed.schemas.packed.packed_windows import PackedWindow, pixels_of, unpack_window
+from halofeed.schemas.packed.packed_windows import PackedWindow, pixels_of, read_window
 from halofeed.schemas.shard_file import OpenFile
 from halofeed.schemas.tfexample import Decoded, decode_parts
 from halofeed.schemas.tfrecord import FOOTER_BYTES, HEADER_BYTES
@@ -383,7 +383,7 @@ class StoredRecord:
             and (value[-SLACK_BYTES:].any())
         ):
             raise ValueError("expected zeros after its last band")
-        unpack_window(value, layout, window, out.reshape(*window.shape, layout.pixel_bytes), flags)
+        read_window(value, layout, window, out.reshape(*window.shape, layout.pixel_bytes), flags)
 
     def _band_flags(self, key: str) -> NDArray[np.bool_] | None:
         """Return which bands of a packed value are verified, bool [band]; None if none is to be verified."""
@@ -639,7 +639,7 @@ class RecordArray(abc.ABC):
             low = stop
 
 
-def array_of(record: StoredRecord, field: Field, dtype: np.dtype[Any], axes: int) -> RecordArray:
+def record_array(record: StoredRecord, field: Field, dtype: np.dtype[Any], axes: int) -> RecordArray:
     """Return an array field of a record without reading it.
 
     Args:

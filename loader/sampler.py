@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from halofeed.loader.decode import decode_png, read_numbers, stored_dtype
 from halofeed.loader.reading import is_label_map, one_file
-from halofeed.loader.record import ChosenRecords, StoredRecord, array_of, stored_record
+from halofeed.loader.record import ChosenRecords, StoredRecord, record_array, stored_record
 from halofeed.loader.shards import Integers
 from halofeed.schemas.fields import Field, unpack_sets
 from halofeed.schemas.identity import example_id, splitmix64
@@ -521,7 +521,7 @@ class _ClassReader:
             return np.unique(read_numbers(field, features, record)).astype(np.int64)
         held = np.zeros(_LABEL_VALUES, np.bool_)
         if field.is_array:
-            label = array_of(record, field, stored_dtype(field), self._axes)
+            label = record_array(record, field, stored_dtype(field), self._axes)
             for _, chunk in label.chunks(tuple((0, size) for size in label.shape[: self._axes])):
                 held[chunk] = True
         else:

@@ -189,7 +189,7 @@ class DirectFile:
 
     def _write_full(self) -> None:
         """Write all full buffers by one call, because larger requests are faster; an earlier call may have done it."""
-        buffers = []
+        buffers: list[NDArray[np.uint8]] = []
         with contextlib.suppress(Empty):
             while len(buffers) < (_MOST_BUFFERS_AT_ONCE if hasattr(os, "writev") else 1):
                 buffers.append(self._full.get_nowait())

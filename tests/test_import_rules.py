@@ -56,7 +56,7 @@ MAY_IMPORT_PACKAGES: dict[str, dict[str, str]] = {
         **dict.fromkeys(("PIL", "h5py", "libtpu", "pycocotools", "tensorflow", "tifffile"), INSIDE_FUNCTIONS),
     },
     "inspection": dict.fromkeys(("numpy", "cv2", "PIL", "jinja2", "markupsafe"), ANYWHERE)
-    | {"pyarrow": INSIDE_FUNCTIONS},
+    | dict.fromkeys(("pyarrow", "tensorflow"), INSIDE_FUNCTIONS),
 }
 ONLY_IN_FILES = {
     ("prep", "yaml"): {"prep/annotations/documents.py"},
@@ -75,6 +75,7 @@ ONLY_IN_FILES = {
     ("trainer", "PIL"): {"trainer/source_grid.py"},
     ("inspection", "jinja2"): {"inspection/html/page.py"},
     ("inspection", "pyarrow"): {"inspection/export_parquet.py"},
+    ("inspection", "tensorflow"): {"inspection/portable_unpack.py"},
     ("prep", "isal"): {"prep/formats/volume/streams.py"},
     ("prep", "h5py"): {"prep/formats/volume/minc.py"},
     ("prep", "nibabel"): {"prep/formats/volume/nifti.py"},

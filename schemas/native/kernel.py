@@ -179,7 +179,7 @@ def verify_rests(rests: NDArray[np.int64]) -> NDArray[np.bool_]:
     return np.asarray(rests[:, -1] == 1)
 
 
-def parse_numbers(parses: NDArray[np.int64], wanted: NDArray[np.int64]) -> NDArray[np.bool_]:
+def parse_record_numbers(parses: NDArray[np.int64], wanted: NDArray[np.int64]) -> NDArray[np.bool_]:
     """Parse numbers of mapped records, and return which records have them in the converter's form, bool [record].
 
     Args:

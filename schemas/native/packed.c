@@ -332,24 +332,47 @@ static AddRow add_row_of(int64_t unit) {
 
 /* Reading bands. ------------------------------------------------------------------------------------------------------- */
 
-/* The sum of the numbers of bits of the first `count` groups; `*are_valid` becomes 0 if a code is too large for bytes.
-   It adds 16 codes at once, and may read 7 bytes past them. */
-static inline int64_t sum_widths(const uint8_t *codes, int64_t count, int are_words, int *are_valid) {
+/* The sum of the widths of two codes in each of `bytes` bytes; `*are_valid` becomes 0 if a width is too large for bytes. It
+   may read 15 bytes past them. A crop sums the codes of all groups, also of those that it does not show: in plain C that is
+   18 % of the time of a crop of 224 columns of 640, and with SSE2 the crop takes 12 % less. */
+#if HAS_SSE
+static inline int64_t sum_widths(const uint8_t *codes, int64_t bytes, int are_words, int *are_valid) {
+    static const uint8_t tail[2 * 16] = {255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255};
+    const __m128i zero = _mm_setzero_si128(), fifteen = _mm_set1_epi8(15);
+    __m128i sum = zero, largest = zero;
+    for (; bytes > 0; bytes -= 16, codes += 16) {
+        __m128i found = load(codes);
+        if (bytes < 16) found = _mm_and_si128(found, load(tail + 16 - bytes));
+        const __m128i low = _mm_and_si128(found, fifteen), high = _mm_and_si128(_mm_srli_epi16(found, 4), fifteen);
+        __m128i both = _mm_add_epi8(low, high);
+        if (are_words) /* a code of 15 is 16 bits; a comparison gives -1 */
+            both = _mm_sub_epi8(both, _mm_add_epi8(_mm_cmpeq_epi8(low, fifteen), _mm_cmpeq_epi8(high, fifteen)));
+        sum = _mm_add_epi64(sum, _mm_sad_epu8(both, zero));
+        largest = _mm_max_epu8(largest, _mm_max_epu8(low, high));
+    }
+    const __m128i is_valid = _mm_cmpeq_epi8(_mm_subs_epu8(largest, _mm_set1_epi8(8)), zero);
+    if (!are_words && _mm_movemask_epi8(is_valid) != 0xffff) *are_valid = 0;
+    return _mm_cvtsi128_si64(_mm_add_epi64(sum, _mm_unpackhi_epi64(sum, sum)));
+}
+#else
+static inline int64_t sum_widths(const uint8_t *codes, int64_t bytes, int are_words, int *are_valid) {
+    const uint64_t each_half = EACH_BYTE * 15;
     uint64_t sum = 0, wrong = 0;
-    for (; count > 0; count -= 16, codes += 8) {
+    for (; bytes > 0; bytes -= 8, codes += 8) {
         uint64_t found = read_u64(codes);
-        if (count < 16) found &= ((uint64_t)1 << 4 * count) - 1;
-        const uint64_t low = found & EACH_BYTE * 15, high = found >> 4 & EACH_BYTE * 15;
-        sum += (low + high) * EACH_BYTE >> 56;
+        if (bytes < 8) found &= ((uint64_t)1 << 8 * bytes) - 1;
+        const uint64_t low = found & each_half, high = found >> 4 & each_half;
+        sum += (low + high) * EACH_BYTE >> 56; /* the uppermost byte of the product is the sum of all bytes */
         if (are_words) { /* one more for each code of 15 */
-            const uint64_t full = found & found >> 1 & found >> 2 & found >> 3 & EACH_HALF;
+            const uint64_t full = found & found >> 1 & found >> 2 & found >> 3;
             sum += ((full & EACH_BYTE) + (full >> 4 & EACH_BYTE)) * EACH_BYTE >> 56;
         } else
-            wrong |= ((low + EACH_BYTE * 7) | (high + EACH_BYTE * 7)) & EACH_BYTE * 16;
+            wrong |= ((low + EACH_BYTE * 7) | (high + EACH_BYTE * 7)) & EACH_BYTE * 16; /* above 8 */
     }
     if (wrong) *are_valid = 0;
     return (int64_t)sum;
 }
+#endif
 
 /* The rows of a window within one band, and where they go. `line` holds the groups `group` to `group + groups` of the
    current row, of which `bytes` from `offset` on are in the window. */
@@ -420,14 +443,14 @@ static void begin_line(Rows *rows, const uint8_t *bases) {
 static int find_groups(const Rows *rows, const uint8_t *codes, const uint8_t *data, const uint8_t *end,
                        const uint8_t *begin[ROWS]) {
     const Sizes *sizes = rows->sizes;
-    const int64_t count = sizes->groups * sizes->parts, before = rows->group * sizes->parts, even = before & ~(int64_t)1;
+    const int64_t count = sizes->groups * sizes->parts, before = rows->group * sizes->parts, bytes = before >> 1;
     const int are_words = has_words(rows->layout);
     int64_t starts[ROWS], sum = 0;
     int are_valid = 1;
     for (int64_t row = 0; row < rows->rows; row++, codes += sizes->widths) {
-        if (even) sum += sum_widths(codes, even, are_words, &are_valid);
-        starts[row] = sum + (before == even ? 0 : width_of(codes[even >> 1] & 15));
-        sum += sum_widths(codes + (even >> 1), count - even, are_words, &are_valid);
+        if (bytes) sum += sum_widths(codes, bytes, are_words, &are_valid);
+        starts[row] = sum + (before & 1 ? width_of(codes[bytes] & 15) : 0);
+        sum += sum_widths(codes + bytes, sizes->widths - bytes, are_words, &are_valid);
         /* An unused half of a byte must be 0, so that every array has one packed form. */
         if (count & 1 && codes[count >> 1] >> 4) are_valid = 0;
     }

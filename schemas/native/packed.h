@@ -20,7 +20,6 @@ enum { RAW, GROUPS, PATCHES };
 
 #define EACH_BYTE 0x0101010101010101u
 #define EACH_WORD 0x0001000100010001u
-#define EACH_HALF 0x1111111111111111u
 
 /* halofeed.schemas.packed.packed_layout.PackedLayout.numbers */
 typedef struct {

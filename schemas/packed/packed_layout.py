@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from halofeed.system.checksum import crc32c
 
-VERSION = 1
+PACKED_VERSION = 1
 BAND_ROWS = 32
 GROUP_UNITS = 16
 HEAD_BYTES, ENTRY_BYTES = 8, 8
@@ -187,7 +187,7 @@ class PackedLayout:
         """Return the bytes before the first band."""
         ends = self.table_bytes + np.cumsum([len(band) for band in bands])
         table = np.array([ends, [crc32c(band) for band in bands]], "<u4").T.tobytes()
-        return _HEAD.pack(VERSION, crc32c(table)) + table
+        return _HEAD.pack(PACKED_VERSION, crc32c(table)) + table
 
     def read_table(self, head: bytes | memoryview, size: int) -> tuple[NDArray[np.int64], NDArray[np.uint32]]:
         """Return where bands begin and end, int64 [band + 1], and their checksums, uint32 [band].
@@ -202,8 +202,8 @@ class PackedLayout:
         if len(head) < self.table_bytes:
             raise ValueError(f"expected a table of {self.table_bytes:,} bytes, got {len(head):,} bytes")
         version, checksum = _HEAD.unpack_from(head)
-        if version != VERSION:
-            raise ValueError(f"expected version {VERSION} of packed arrays, got {version}")
+        if version != PACKED_VERSION:
+            raise ValueError(f"expected version {PACKED_VERSION} of packed arrays, got {version}")
         table = memoryview(head)[HEAD_BYTES : self.table_bytes]
         if crc32c(table) != checksum:
             raise ValueError("the checksum of its table of bands is wrong")

@@ -132,7 +132,8 @@ def _pack_groups(rows: Bytes, layout: PackedLayout) -> bytes:
         _pack_sixteen(group, int(width))
         for group, width in zip(deltas.reshape(-1, GROUP_UNITS), widths.reshape(-1), strict=True)
     ]
-    return bases.astype(f"<u{bits // 8}").tobytes() + packed + b"".join(data)
+    coded: list[bytes] = [bases.astype(f"<u{bits // 8}").tobytes(), packed, *data]
+    return b"".join(coded)
 
 
 def _widths(deltas: NDArray[np.int64], bits: int) -> NDArray[np.int64]:

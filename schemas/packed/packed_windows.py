@@ -77,7 +77,7 @@ def pixels_of(out: NDArray[Any], axes: int) -> NDArray[np.uint8]:
     return pixels.view(np.uint8).reshape(*(1,) * (_AXES - axes), *pixels.shape[:-1], -1)
 
 
-def unpack_window(
+def read_window(
     value: NDArray[np.uint8],
     layout: PackedLayout,
     window: PackedWindow,

@@ -12,7 +12,7 @@ from tests.support.conversions import draw_folders, halofeed_here, shard_bytes
 
 NEAR = {
     "convert --hieght=3": "unrecognized arguments: --hieght=3; did you mean --height?",
-    "convert --encoding jpg": "invalid choice: 'jpg'; did you mean jpeg? choose from raw, jpeg, png",
+    "convert --encoding jpg": "invalid choice: 'jpg'; did you mean jpeg? choose from raw, packed, yuv420, jpeg, png",
     "configs retinanet_smal": "not known; did you mean retinanet_small? known: ",
 }
 OURS = "halofeed|classifier: .* parameters|step 1/1  loss|report: |q/|a 1.0.0: |  train |Compiling, "

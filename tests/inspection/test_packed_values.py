@@ -88,6 +88,9 @@ def test_descriptions_and_reports_show_packed_records(both, tmp_path):
         # The place in the file and the size of the image differ.
         shown.append([line for line in text.splitlines() if not re.match("  (file|image) ", line)])
     assert shown[0] == shown[1]
+    image, features = read_manifest(packed).field("image"), next(records_of(packed))
+    share = 100 * len(features[image.keys[0]][0]) / PackedLayout.of(image.shape, image.dtype, 2).array_bytes
+    assert f", {share:.0f} % of the plain " in describe_record(packed, f"{split}:0")
     pages = [
         write_report(folder, tmp_path / f"{number}.html").read_text() for number, folder in enumerate(both)
     ]

@@ -14,7 +14,7 @@ from halofeed.schemas.tfrecord import read_records
 from tests.support.batches import flip
 
 
-@pytest.fixture(params=["raw", "packed"])
+@pytest.fixture(params=["raw", "packed", "yuv420"])
 def folder(draw, write, request):
     return write(draw(7), shards=3, encoding=request.param)
 

@@ -17,7 +17,7 @@ CHAINS = {"whole": [], "windows": [FlipLeftRight(), RandomCrop(10, 12)]}
 pytestmark = [pytest.mark.skipif(not is_guarded(), reason="files are not mapped here"), needs_kernel]
 
 
-@pytest.fixture(params=["raw", "packed"])
+@pytest.fixture(params=["raw", "packed", "yuv420"])
 def folder(draw, write, request):
     return write(draw(20, task="classification"), encoding=request.param)
 

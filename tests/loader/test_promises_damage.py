@@ -23,7 +23,7 @@ from halofeed.schemas.tfrecord import FOOTER_BYTES, HEADER_BYTES
 from tests.support.level_rows import others
 from tests.support.volume_writer import draw_scans, write_scans
 
-FLIPS = {"raw": 300, "jpeg": 120, "volumes": 180, "packed": 60, "packed volumes": 180}
+FLIPS = {"raw": 300, "jpeg": 120, "volumes": 180, "packed": 60, "yuv420": 60, "packed volumes": 180}
 
 
 @pytest.fixture

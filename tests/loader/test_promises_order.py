@@ -50,6 +50,7 @@ CASES = {
     "bent": ("volumes", {"augment": [ElasticDeformation(2.0, 8.0, 0.7), FlipLeftRight()]}),
     "packed, cropped": ("packed", {"augment": CROP}),
     "packed": ("packed", {}),
+    "yuv420": ("yuv420", {"augment": [*CROP, Rotate90()]}),
     "packed volumes, cropped": ("packed volumes", {"augment": SCANS, "include": ["affine", "key"]}),
     "packed, resized": ("packed", {"augment": [ScaleJitter(16, 16, (0.5, 2.0)), FlipLeftRight()]}),
     "drawn by class": ("raw", {"augment": [FlipLeftRight()], "draw_by": "class"}),
@@ -68,6 +69,7 @@ def folders(draw, write, tmp_path_factory):
         "jpeg": write(drawn, encoding="jpeg", pad=False),
         "volumes": write_scans(tmp_path_factory.mktemp("volumes") / "1.0.0", scans),
         "packed": write(drawn, encoding="packed"),
+        "yuv420": write(drawn, encoding="yuv420"),
         "packed volumes": write_scans(tmp_path_factory.mktemp("packed") / "1.0.0", scans, encoding="packed"),
     }
 

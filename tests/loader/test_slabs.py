@@ -43,6 +43,7 @@ CASES = [
 ]
 PACKED = [
     *itertools.product(["packed"], ["none", "flips and crops", "turns", "jitter", "turned", "mosaic"]),
+    *itertools.product(["yuv420"], ["flips and crops", "turns", "jitter", "mosaic"]),
     *itertools.product(["packed volumes"], ["none", "scans", "bent", "turned"]),
 ]
 
@@ -56,6 +57,7 @@ def folders(draw, write, tmp_path_factory):
         "clips": convert_masked_clips(tmp_path_factory.mktemp("clips")),
         "volumes": write_scans(tmp_path_factory.mktemp("volumes") / "1.0.0", draw_scans({"train": 9})),
         "packed": write(drawn, encoding="packed"),
+        "yuv420": write(drawn, encoding="yuv420"),
         "packed volumes": write_scans(
             tmp_path_factory.mktemp("packed") / "1.0.0", draw_scans({"train": 9}), encoding="packed"
         ),
@@ -77,21 +79,29 @@ def assert_slabs_are_parts(loader, steps, rng):
 
 
 @pytest.mark.parametrize(
-    ("kind", "augment"), [*CASES, *others(PACKED, [PACKED[1], PACKED[2], PACKED[5], PACKED[7]])]
+    ("kind", "augment"),
+    [
+        *CASES,
+        *others(PACKED, [PACKED[1], PACKED[2], PACKED[5], ("yuv420", "turns"), ("packed volumes", "scans")]),
+    ],
 )
 def test_a_slab_is_that_part_of_the_batch(folders, kind, augment):
     options = {"batch_size": 4, "seed": 3, "augment": AUGMENT[augment]}
     has_label = kind in ("volumes", "packed volumes", "clips")
     include = [] if has_label else ["size"]
     loader = Loader(folders[kind], **options, include=include)
-    assert loader.on_grid == (("image", "label") if has_label else ("image",))
+    assert tuple(loader.on_grid) == (("image", "label") if has_label else ("image",))
     assert_slabs_are_parts(loader, 5, np.random.default_rng(5))
     whole = tuple((0, size) for size in loader.row_spec["image"].shape[:-1])
     assert loader.of_slab(whole) is loader
 
 
 def test_a_slab_of_a_mixture_is_that_part_of_its_batch(folders):
-    mixture = Mixture({folders["raw"]: 1, folders["jpeg"]: 2, folders["packed"]: 2}, batch_size=6, seed=1)
+    mixture = Mixture(
+        {folders["raw"]: 1, folders["jpeg"]: 2, folders["packed"]: 2, folders["yuv420"]: 1},
+        batch_size=6,
+        seed=1,
+    )
     assert_slabs_are_parts(mixture, 8, np.random.default_rng(2))
 
 

@@ -44,7 +44,8 @@ folder = Path({folder!r})
 """
 CUTS = "1, 5000, len(data) // 2, len(data) - 3"
 ENCODINGS = levels(
-    ("raw", "1, len(data) // 2"), long=[(name, CUTS) for name in ("raw", "packed", "png", "volumes")]
+    ("raw", "1, len(data) // 2"),
+    long=[(name, CUTS) for name in ("raw", "packed", "yuv420", "png", "volumes")],
 )
 
 
@@ -55,9 +56,7 @@ def test_a_shard_shortened_after_opening_is_an_error_that_names_it(draw, write, 
         augment = augment.replace("RandomCrop(", "RandomCrop(4, ")
         folder = write_scans(tmp_path / "1.0.0", draw_scans({"train": 12}, shape=(8, 40, 56)), shards=2)
     else:
-        folder = write(
-            draw(12, **frame), frame=FRAME, shards=2, encoding=encoding, pad=encoding in ("raw", "packed")
-        )
+        folder = write(draw(12, **frame), frame=FRAME, shards=2, encoding=encoding, pad=encoding != "png")
     output = run_script(
         f"""{BEGIN.format(folder=str(folder))}
 import tensorflow as tf

@@ -16,7 +16,7 @@ import jax
 
 from halofeed.errors import JobError
 from halofeed.inspection.html.run_report import config_as_toml
-from halofeed.loader import Mixture
+from halofeed.loader import FlipUpDown, Loader, Mixture
 from halofeed.schemas.manifest import read_manifest
 from halofeed.trainer.loaded_run import LoadedRun
 from halofeed.trainer.new_files import recipe_for_new_files
@@ -190,6 +190,16 @@ def mixture(source: Path) -> list[object]:
     shutil.rmtree(source / "shirt")
     assert not call("convert", *words, "--out", source.parent / "out", "--name", "set")
     return [lambda: Mixture({data(): 1.0, folder_of(source): 1.0}, batch_size=2)]
+
+
+@preparing
+def planes_of(source: Path, *options: object) -> list[object]:
+    """A program's loader of mirrored color planes, of class folders that were converted with these options."""
+    draw_folders(source, 4)
+    out = source.parent / "out"
+    words = ["--layout", "folders", "--source", source, "--out", out, "--name", "set", *options]
+    assert not call("convert", *words)
+    return [lambda: Loader(folder_of(source), batch_size=2, color="planes", augment=[FlipUpDown()])]
 
 
 @preparing
@@ -532,6 +542,16 @@ ADVICE: dict[str, Advice] = {
         (r"more (--shards)", "4"),
         throughout=patched("schemas.index.INDEX_BYTES", new=3100),
         writes=True,
+    ),
+    "planes of raw pictures": usage(
+        planes_of("--height 8 --width 12"),
+        (r"convert with (--encoding yuv420)", "--overwrite"),
+        into=pictures(),
+    ),
+    "mirrored planes of padded pictures": usage(
+        planes_of("--encoding yuv420", "--resize keep-aspect --pad --min-dimension 9 --max-dimension 24"),
+        (r"convert with (--resize fixed-shape)", "--overwrite --encoding yuv420"),
+        into=pictures(),
     ),
     "a mixture of other classes": usage(
         mixture, (r"one (--label-map)", "{folder}/labels.txt", "--overwrite"), into=pictures()

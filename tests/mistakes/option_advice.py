@@ -141,6 +141,25 @@ ADVICE: dict[str, Advice] = {
     "raw pictures of their own sizes": usage(pictures("--resize none"), ", (--resize fixed-shape)"),
     "raw pictures as they are": usage(plain("--resize none"), "or (--encoding jpeg)"),
     "packed pictures as they are": usage(plain("--resize none --encoding packed"), "or (--encoding jpeg)"),
+    "color planes of odd sizes": usage(
+        plain("--encoding yuv420 --height 15 --width 24"),
+        "take (--height 16 --width 24), or",
+        "or (--encoding packed)",
+    ),
+    "color planes of padded odd sizes": usage(
+        plain("--encoding yuv420 --resize keep-aspect --pad --min-dimension 9 --max-dimension 15"),
+        "take (--max-dimension 16), or",
+    ),
+    "color planes of 16 bits": usage(
+        pictures("--encoding yuv420 --dtype uint16"), "take (--encoding packed)"
+    ),
+    "color planes of gray pictures": usage(
+        pictures("--encoding yuv420 --channels 1"), "take (--encoding packed)"
+    ),
+    "color planes of clips": usage(clips("--encoding yuv420"), "(--encoding) yuv420: clips.*leave it out"),
+    "color planes of volumes": usage(
+        volumes(*SIZE, "--encoding yuv420"), "(--encoding) yuv420: volumes.*leave it out"
+    ),
     "JPEG of 16 bits": usage(pictures("--encoding jpeg --dtype uint16"), "take (--encoding png)"),
     "volumes": usage(volumes(*SIZE[2:]), "set its static shape with (--depth)", more=FULL, without=STRETCHED),
     "volumes without a size": usage(volumes(*SIZE[2:]), "(--dry-run) proposes one", without=STRETCHED),

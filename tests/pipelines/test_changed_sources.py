@@ -9,7 +9,7 @@ import pytest
 
 from halofeed.errors import JobError, UsageError
 from halofeed.pipelines.output_folder import OutputFolder
-from halofeed.pipelines.references import FileByShard, read_file, read_shard
+from halofeed.pipelines.references import FileByShard, largest_first, read_file, read_shard
 from halofeed.prep.options.recipe import Recipe
 from halofeed.prep.sources import files
 from halofeed.prep.sources.files import LocalFiles
@@ -175,3 +175,17 @@ def test_references_that_changed_where_they_wait_for_their_shard_end_the_job(tmp
         with pytest.raises(JobError, match=f"{file}: was changed after it was written; run the same"):
             read()
         file.write_bytes(whole)
+
+
+def test_shards_with_most_references_are_converted_first(tmp_path: Path) -> None:
+    source, recipe = draw_folders(tmp_path / "src", 40), Recipe(layout="folders", height=8, width=8, shards=6)
+    plan, lines = planned(source, tmp_path / "a", recipe)
+    numbered, by_shard = OutputFolder(str(tmp_path / "a")), OutputFolder(str(tmp_path / "b"))
+    FileByShard(by_shard, recipe.shards).take_over(numbered, 1, plan.splits)
+    job = shard_job(recipe, plan, source, tmp_path, references_folder=str(tmp_path / "b"))
+    order = largest_first(job)
+    assert sorted(map(job.number_of, order)) == list(range(len(job.shard_keys())))
+    sizes = [sum(len(line) + 1 for line in read_shard(job, key)) for key in order]
+    assert sizes == sorted(sizes, reverse=True)
+    assert sum(sizes) == sum(len(line) + 1 for line in lines)
+    assert len(set(sizes)) > 1

@@ -1,6 +1,7 @@
 """Packed records hold what raw ones hold, and packing changes no other byte, statistic or promise of a conversion."""
 
 import dataclasses
+import re
 from pathlib import Path
 
 import numpy as np
@@ -8,12 +9,15 @@ import pytest
 
 from halofeed.errors import UsageError
 from halofeed.inspection.verify import verify
+from halofeed.pipelines.convert import convert
+from halofeed.pipelines.job import JobOptions
+from halofeed.prep.options.recipe import Recipe
 from halofeed.schemas.encodings import ENCODINGS
 from halofeed.schemas.index import ShardIndex
 from halofeed.schemas.kinds import KINDS
 from halofeed.schemas.manifest import read_manifest
 from halofeed.system.checksum import crc32c
-from tests.support.conversions import all_bytes, convert_words, die_at, run_convert
+from tests.support.conversions import all_bytes, convert_words, die_at, halofeed_here, run_convert
 from tests.support.encoded_kinds import CASES, arrays_of, convert_case, records_of
 from tests.support.level_rows import levels
 
@@ -82,9 +86,25 @@ def test_the_index_holds_the_size_and_one_checksum_of_each_value(both):
 
 def test_smooth_pictures_and_labels_take_less_than_their_arrays(tmp_path):
     raw, packed = (convert_case("labeled pictures", tmp_path, encoding=one) for one in ("raw", "packed"))
+    pixels, labels = (
+        [len(features[f"image/{name}"][0]) for features in records_of(packed)]
+        for name in ("encoded", "label")
+    )
+    assert max(pixels) < 0.7 * 45 * 70 * 3 and max(labels) < 0.1 * 45 * 70
     assert sum(map(len, map(Path.read_bytes, packed.glob("*.tfrecord-*")))) < 0.6 * sum(
         map(len, map(Path.read_bytes, raw.glob("*.tfrecord-*")))
     )
+
+
+def test_a_dry_run_converts_a_sample_to_say_how_large_the_records_are(tmp_path):
+    CASES["labeled pictures"].draw(tmp_path / "in")
+    words = convert_words(
+        tmp_path / "in", tmp_path / "out", encoding="packed", **CASES["labeled pictures"].options
+    )
+    done = halofeed_here(*words, "--dry-run")
+    assert "5 records of 5 inputs" in done.stdout and not (tmp_path / "out").exists()
+    (size,) = re.findall(r"records of the sample have ([0-9.]+) kB; all: about", done.stdout)
+    assert float(size) < 0.6 * 45 * 70 * 4 / 1000
 
 
 # Promises of every conversion -----------------------------------------------------------------------------------
@@ -97,6 +117,15 @@ def test_workers_and_threads_change_no_byte_of_any_file(name, workers, threads, 
     expected = all_bytes(convert_case(name, tmp_path, encoding="packed", shards=2))
     done = convert_case(name, tmp_path, encoding="packed", shards=2, workers=workers, threads=threads)
     assert all_bytes(done) == expected
+
+
+@pytest.mark.parametrize("name", levels("labeled pictures", long=["scans"]))
+def test_a_beam_runner_writes_the_same_bytes(name, tmp_path):
+    expected = all_bytes(convert_case(name, tmp_path, encoding="packed", shards=2))
+    recipe = Recipe(**CASES[name].options, encoding="packed", shards=2)
+    options = JobOptions(source=str(tmp_path / "source"), out=str(tmp_path / "beam"), name="set", workers=1)
+    done = convert(options, recipe, ("--direct_runner_bundle_repeat=1",), show_progress=False)
+    assert all_bytes(Path(done.folder)) == expected
 
 
 def test_a_second_run_keeps_finished_shards_and_a_changed_encoding_replaces_them(tmp_path):

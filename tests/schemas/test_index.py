@@ -36,6 +36,7 @@ def indexes(draw: Any) -> ShardIndex:
         ids=draw(hnp.arrays(np.int64, count, elements=NUMBER)),
         raw_starts={key: offsets[:-1] + 12 + (lengths * draw(inside)).astype(np.int64) for key in keys},
         raw_checksums={key: draw(sums) for key in keys},
+        packed_bytes={key: np.zeros(count, np.int64) for key in keys[: draw(st.integers(0, len(keys)))]},
         file_bytes=int(offsets[-1]) + draw(NUMBER),
         file_checksum=draw(st.integers(0, 2**32 - 1)),
         fingerprint=draw(st.text()),
@@ -144,6 +145,15 @@ OUTSIDE: list[dict[str, Any]] = [{"offsets": [-100, 0]}, {"offsets": [0, 167]}, 
 OUTSIDE += [{"lengths": [84, -1]}, {"lengths": [84, 51]}, {"lengths": [2**63 - 1, 50]}, {"ids": [3, -1]}]
 OUTSIDE += [{"raw_starts": {"image/encoded": np.array([at, end])}} for at, end in ((11, 120), (20, 163))]
 OUTSIDE += [{"raw_starts": {"image/encoded": np.array([20, -(2**63)])}}, {"file_bytes": 165}]
+OUTSIDE += [{"packed_bytes": {"image/encoded": np.array([76, last])}} for last in (43, -1, 2**63 - 1)]
+
+
+def test_a_packed_value_may_fill_the_rest_of_its_record_and_has_a_start() -> None:
+    index = sample(packed_bytes={"image/encoded": np.array([76, 42])})
+    assert ShardIndex.from_bytes(index.to_bytes(), "x").packed_bytes["image/encoded"].tolist() == [76, 42]
+    lost = sample(packed_bytes={"image/label": np.array([1, 1])})
+    with pytest.raises(CorruptFileError, match="a packed value has a size and no start"):
+        ShardIndex.from_bytes(lost.to_bytes(), "x.index")
 
 
 @pytest.mark.parametrize("changes", OUTSIDE, ids=str)

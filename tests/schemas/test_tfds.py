@@ -14,6 +14,7 @@ from halofeed.schemas import keys
 from halofeed.schemas.manifest import read_manifest
 from halofeed.schemas.tfds import label_map_text
 from tests.support.dataset_writer import Drawn, draw_examples, record_features, write_dataset
+from tests.support.encoded_kinds import convert_case, records_of
 from tests.support.parser_check import check_parser
 
 tf = pytest.importorskip("tensorflow", reason="TensorFlow is not installed")
@@ -69,6 +70,17 @@ def test_tfds_reads_the_same_values_and_exact_lengths(tmp_path, task, encoding, 
                 else:
                     np.testing.assert_array_equal(read[key], expected, err_msg=key)
         assert not by_key
+
+
+def test_tfds_gives_packed_images_and_labels_as_the_bytes_of_their_values(tmp_path):
+    folder = convert_case("labeled pictures", tmp_path, encoding="packed")
+    expected = {bytes(one["image/key/source"][0]): one for one in records_of(folder)}
+    builder = tfds.builder_from_directory(str(folder))
+    for read in tfds.as_numpy(builder.as_dataset(split="train")):
+        features = expected.pop(read["image/key/source"])
+        for key in (keys.ENCODED, keys.LABEL):
+            assert read[key] == bytes(features[key][0])
+    assert not expected
 
 
 @pytest.mark.parametrize("task", ["classification", "detection"])

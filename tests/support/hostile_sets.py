@@ -45,6 +45,11 @@ def write_sound_sets(root: Path) -> list[Path]:
         "several": ("several", {**table, "several_classes": "keep"}),
         "labels": ("labels", {"layout": "csv", "task": "segmentation", "encoding": "png"}),
         "scans": ("scans", {**VOLUMES, **shares}),
+        "packed labels": (
+            "labels",
+            {"layout": "csv", "task": "segmentation", "encoding": "packed", **shares},
+        ),
+        "packed scans": ("scans", {**VOLUMES, "encoding": "packed"}),
         "tiles": ("scans", {**VOLUMES, "fit": "tiles", "depth": 2, "dtype": "float32"}),
     }
     converted = (run_convert(source / drawn, root / name, **given) for name, (drawn, given) in kinds.items())

@@ -11,6 +11,7 @@ import shutil
 import struct
 import zlib
 from collections.abc import Callable, Iterator, Mapping
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ import numpy as np
 from halofeed.schemas.file_layout import index_file
 from halofeed.schemas.index import MAGIC, ShardIndex
 from halofeed.schemas.manifest import read_manifest
+from halofeed.schemas.packed.packed_layout import SLACK_BYTES, PackedLayout
 from halofeed.schemas.tfexample import decode_example, encode_example
 from halofeed.schemas.tfrecord import HEADER_BYTES, RecordWriter, read_records
 from halofeed.system.checksum import block_checksums, crc32c, mask_crc
@@ -33,7 +35,20 @@ NUMBERS += ["9223372036854775807", "9223372036854775808", "-9223372036854775808"
 NUMBERS += ["1e39", "NaN", "Infinity", "1e-320", "1" * 30, "1" * 400, "1" * 5000]
 WORDS = ["", "../../x", "/etc/passwd", "\\u0000", "\\ud800", "<script>alert(1)</script>", "\\u001b[31m"]
 WORDS += ["x", "1", "-1", "1e400", "nan", "0x0", "1x2x3", "9" * 5000, "y" * 100_000, "float64", "int64"]
-WORDS += ["bfloat16", "str", "bool", "sets", "raw", "png", "jpeg", "list", "value", "text", "classes"]
+WORDS += [
+    "bfloat16",
+    "str",
+    "bool",
+    "sets",
+    "raw",
+    "packed",
+    "png",
+    "jpeg",
+    "list",
+    "value",
+    "text",
+    "classes",
+]
 TEXTS = [f'"{word}"' for word in [*WORDS, "png_list", "depth", "class", "detection", "segmentation"]]
 OTHERS = ["null", "true", "false", "[]", "{}", "[[]]", '{"a":{}}', '{"0":1}', '{"a":1,"a":2}', "[1,2]"]
 OTHERS += ["[1,2,3]", "[" * 900 + "]" * 900, "[" * 200_000 + "]" * 200_000]
@@ -208,19 +223,60 @@ def hostile_feature(folder: Path, draw: random.Random) -> list[str]:
     """Change features of the records of one shard to values that fit their keys by type alone, if at all."""
     file = _some_shard(folder, draw)
     records = [decode_example(data) for _, data in read_records(file.read_bytes(), file.name)]
+    layouts = {
+        key: field.packed_layout
+        for field in read_manifest(folder).fields
+        if field.is_packed
+        for key in field.keys
+    }
     said = []
     for _ in range(draw.choice((1, 1, 2, 3))):
         features = draw.choice(records)
         key = draw.choice(sorted(features))
-        features[key] = _hostile_value(features[key], draw)
+        layout = layouts.get(key)
+        if layout is not None and draw.random() < 0.7:
+            features[key] = _hostile_packed(bytes(features[key][0]), layout, draw)
+        else:
+            features[key] = _hostile_value(features[key], draw)
         if draw.random() < 0.1:
             del features[key]
         said.append(f"{file.name}: {key} is {features.get(key)!r:.60}")
     encoded = [encode_example(features) for features in records]
     before = ShardIndex.from_bytes((folder / index_file(file.name)).read_bytes(), file.name)
     starts = {key: [one.starts.get(key, 0) for one in encoded] for key in before.raw_starts}
-    rewrite(folder, file.name, [one.to_bytes() for one in encoded], starts)
+    sizes = {key: [_size_of(features.get(key)) for features in records] for key in before.packed_bytes}
+    rewrite(folder, file.name, [one.to_bytes() for one in encoded], starts, sizes)
     return said
+
+
+def _size_of(value: Any) -> int:
+    """How long a value is; 0 for one that is no bytes."""
+    if isinstance(value, list):
+        value = value[0] if len(value) == 1 else b""
+    return len(value) if isinstance(value, bytes | memoryview) else 0
+
+
+def _hostile_packed(value: bytes, layout: PackedLayout, draw: random.Random) -> bytes:
+    """Change bytes of a band, its length or the number of bands, under right checksums."""
+    try:
+        places, _ = layout.read_table(value, len(value))
+    except ValueError:  # it was changed before
+        return value[: draw.randrange(len(value) + 1)]
+    bands = [bytearray(value[start:stop]) for start, stop in pairwise(places.tolist())]
+    for _ in range(draw.choice((1, 1, 3))):
+        band = draw.choice(bands)
+        way = draw.randrange(4)
+        if way == 0:
+            band[0] = draw.choice((0, 1, 2, 3, 255))
+        elif way == 1:
+            band[draw.randrange(len(band))] = draw.choice((0, 1, 15, 127, 128, 255))
+        elif way == 2:
+            del band[draw.randrange(1, len(band) + 1) :]
+        else:
+            band += bytes(draw.choice((1, 16, 1000)))
+    if draw.random() < 0.1:
+        bands = bands[: draw.randrange(len(bands) + 1)]
+    return layout.write_table([bytes(band) for band in bands]) + b"".join(bands) + bytes(SLACK_BYTES)
 
 
 def _hostile_value(value: Any, draw: random.Random) -> Any:
@@ -259,11 +315,14 @@ def picture(draw: random.Random) -> bytes:
     return b"BM" + struct.pack("<IIIIiiHHIIiiII", 54, 0, 54, 40, *sides, 1, 24, 0, 0, 0, 0, 0, 0)
 
 
-def rewrite(folder: Path, shard: str, records: list[bytes], raw_starts: Starts = EMPTY) -> None:
+def rewrite(
+    folder: Path, shard: str, records: list[bytes], raw_starts: Starts = EMPTY, packed_bytes: Starts = EMPTY
+) -> None:
     """Write a shard again.
 
     Args:
         raw_starts: by key where in each record its raw value begins; else where it began, as far as that goes.
+        packed_bytes: by key how long its packed value is; else as long as it was.
     """
     before = ShardIndex.from_bytes((folder / index_file(shard)).read_bytes(), shard)
     offsets = []
@@ -279,7 +338,20 @@ def rewrite(folder: Path, shard: str, records: list[bytes], raw_starts: Starts =
     starts |= {key: first + np.array(inside, np.int64) for key, inside in raw_starts.items()}
     values = {**vars(before), "offsets": begins, "lengths": lengths, "raw_starts": starts}
     values["checksums"] = np.array([mask_crc(crc32c(record)) for record in records], np.uint32)
+    packed = {**before.packed_bytes, **{key: np.array(one, np.int64) for key, one in packed_bytes.items()}}
+    values["packed_bytes"] = {
+        key: np.minimum(one, first + lengths - starts[key]) for key, one in packed.items()
+    }
     for key, column in starts.items():
+        if key in packed:
+            sums = [
+                [crc32c(memoryview(record)[at : at + size])]
+                for record, at, size in zip(
+                    records, (column - first).tolist(), values["packed_bytes"][key].tolist(), strict=True
+                )
+            ]
+            values["raw_checksums"] = {**values["raw_checksums"], key: np.array(sums, np.uint32)}
+            continue
         sums = [
             block_checksums(
                 memoryview(record)[int(at) : int(at) + _raw_bytes(folder, key)], before.block_bytes

@@ -90,7 +90,7 @@ def stored_features(key, identity, encoded: bytes, encoding, shape: Sequence[int
     sides = ("depth", "height", "width")[-len(shape) :]
     digest = (
         {}
-        if encoding in ("raw", "packed")
+        if encoding in ("raw", "packed", "yuv420")
         else {"image/key/sha256": hashlib.sha256(encoded).hexdigest().encode()}
     )
     names = {"filename": file or key, "key/source": key, "source_id": str(identity), "format": encoding}

@@ -25,6 +25,8 @@ def sets(draw, write, tmp_path_factory):
         "large volumes": (write_scans(volumes / "large" / "1.0.0", large), []),
         "packed": (write(draw(22), encoding="packed"), []),
         "packed crops": (write(draw(22), encoding="packed"), crop),
+        "yuv420": (write(draw(22), encoding="yuv420"), []),
+        "yuv420 crops": (write(draw(22), encoding="yuv420"), crop),
         "packed volumes": (write_scans(volumes / "packed" / "1.0.0", large, encoding="packed"), []),
         "packed volume crops": (
             volumes / "packed" / "1.0.0",
