@@ -89,7 +89,8 @@ class StoredJpeg:
 
     def _decode_by_kernel(self, box: Ranges, out: NDArray[Any] | None) -> NDArray[Any] | None:
         """Decode exactly a box as the accurate decoder does, or return None."""
-        if self._fast or not kernel.is_built():
+        library = kernel.library()
+        if self._fast or library is None or not library.decodes_jpeg:
             return None
         layout = read_layout(self._file)
         if layout is None or layout.size != self.shape[:2]:

@@ -35,7 +35,8 @@ typedef struct {
 
 int64_t halofeed_jpeg_table(const uint8_t *counts, const uint8_t *symbols, int64_t count, int is_first, int32_t *table);
 int64_t halofeed_jpeg_memory(const Job *job);
-int halofeed_jpeg(const Job *job);
+int halofeed_decodes_jpeg(void); /* whether this processor has the instructions */
+int halofeed_jpeg(const Job *job); /* 1: done; 0: damaged data, or another processor */
 
 /* Entries of a table: 16 bits of the value, 8 of the run of zeros before it, 8 of the number of bits; 0: a longer code. */
 static int32_t entry(int32_t value, int32_t run, int32_t bits) { return (int32_t)((uint32_t)value << 16 | run << 8 | bits); }
@@ -81,20 +82,6 @@ int64_t halofeed_jpeg_table(const uint8_t *counts, const uint8_t *symbols, int64
     return at == count;
 }
 
-/* The entry of a code or of a value that is longer than LOOK bits; 0 if there is no such code. */
-static int32_t long_entry(const int32_t *table, uint64_t bits, int is_first)
-{
-    const int32_t *first = table + 2 * ENTRIES, *above = first + 18, *number = above + 18, *values = number + 18;
-    int32_t known = table[ENTRIES + (bits >> (64 - LOOK))];
-    if (known) return of_symbol(bits, known >> 8, known & 255, is_first);
-    for (int length = LOOK + 1; length <= 16; length++) {
-        int32_t code = (int32_t)(bits >> (64 - length));
-        if (code < above[length] && code >= first[length])
-            return of_symbol(bits, values[number[length] + code - first[length]], length, is_first);
-    }
-    return 0;
-}
-
 static int64_t round_up(int64_t value, int64_t step) { return (value + step - 1) / step * step; }
 
 typedef struct {
@@ -106,7 +93,7 @@ typedef struct {
 
 static void make_plan(const Job *job, Plan *plan)
 {
-    const int64_t *ends = (const int64_t *)job->ends;
+    const int64_t *ends = (const int64_t *)(uintptr_t)job->ends;
     int64_t unit = plan->unit = job->is_subsampled ? 16 : 8, wide = unit * job->interval;
     /* One pixel more, whose color is mixed with that of the edge. */
     int64_t reach = job->is_subsampled ? 1 : 0;
@@ -144,6 +131,20 @@ int64_t halofeed_jpeg_memory(const Job *job)
 }
 
 #if HAS_SSE
+
+/* The entry of a code or of a value that is longer than LOOK bits; 0 if there is no such code. */
+static int32_t long_entry(const int32_t *table, uint64_t bits, int is_first)
+{
+    const int32_t *first = table + 2 * ENTRIES, *above = first + 18, *number = above + 18, *values = number + 18;
+    int32_t known = table[ENTRIES + (bits >> (64 - LOOK))];
+    if (known) return of_symbol(bits, known >> 8, known & 255, is_first);
+    for (int length = LOOK + 1; length <= 16; length++) {
+        int32_t code = (int32_t)(bits >> (64 - length));
+        if (code < above[length] && code >= first[length])
+            return of_symbol(bits, values[number[length] + code - first[length]], length, is_first);
+    }
+    return 0;
+}
 
 #define AVX2 __attribute__((target("avx2,bmi2")))
 #define CODED 208 /* places of a block, of which those behind the 64th receive what is behind its end */
@@ -548,9 +549,11 @@ static void write_pixels(const Job *job, const Plan *plan, const uint8_t *planes
     }
 }
 
+int halofeed_decodes_jpeg(void) { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi2"); }
+
 int halofeed_jpeg(const Job *job)
 {
-    if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("bmi2")) return 0;
+    if (!halofeed_decodes_jpeg()) return 0;
     Plan plan;
     make_plan(job, &plan);
     if (memory_of(&plan) > job->memory_size) return 0;
@@ -562,8 +565,11 @@ int halofeed_jpeg(const Job *job)
 
 #else
 
+int halofeed_decodes_jpeg(void) { return 0; }
+
 int halofeed_jpeg(const Job *job)
 {
+    (void)job;
     return 0;
 }
 

@@ -73,6 +73,7 @@ class _Library:
         self.pack.restype = ctypes.c_int64
         self.shrink = library.halofeed_shrink
         self.shrink.argtypes, self.shrink.restype = (ctypes.c_void_p, ctypes.c_void_p), ctypes.c_int
+        self.decodes_jpeg = bool(library.halofeed_decodes_jpeg())
         self.jpeg, self.jpeg_memory = library.halofeed_jpeg, library.halofeed_jpeg_memory
         self.jpeg.argtypes, self.jpeg.restype = (ctypes.c_void_p,), ctypes.c_int
         self.jpeg_memory.argtypes, self.jpeg_memory.restype = (ctypes.c_void_p,), ctypes.c_int64

@@ -219,6 +219,7 @@ int halofeed_shrink(const Shrink *shrink, const float *box)
 
 int halofeed_shrink(const Shrink *shrink, const float *box)
 {
+    (void)shrink, (void)box;
     return 0;
 }
 
