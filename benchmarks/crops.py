@@ -105,27 +105,10 @@ def halofeed(folder: Path, encoding: str = "jpeg", decode: Any = "accurate") -> 
 
 
 def complete_files(folder: Path) -> Iterator[Any]:
-    """The same, but every file is decoded completely by the same decoder."""
-    from halofeed.loader.stored_jpeg import StoredJpeg
-
-    of_part = StoredJpeg._decode_by_kernel
-
-    def of_complete(self: StoredJpeg, box: Any, out: Any) -> Any:
-        complete = of_part(self, tuple((0, size) for size in self.shape[:2]), None)
-        return None if complete is None else complete[tuple(slice(*sides) for sides in box)]
-
-    StoredJpeg._decode_by_kernel = of_complete  # type: ignore[method-assign]
-    yield from halofeed(folder)
-
-
-def without_kernel(folder: Path, *, is_complete: bool) -> Iterator[Any]:
-    """The same, decoded by simplejpeg: files that were made of the needed intervals, or complete ones."""
+    """The same, but every file is decoded completely."""
     from halofeed.loader import jpeg_intervals
-    from halofeed.loader.stored_jpeg import StoredJpeg
 
-    StoredJpeg._decode_by_kernel = lambda self, box, out: None  # type: ignore[method-assign]
-    if is_complete:
-        jpeg_intervals._MOST_KEPT = 0.0
+    jpeg_intervals._MOST_KEPT = 0.0
     yield from halofeed(folder)
 
 
@@ -222,8 +205,6 @@ WAYS: dict[str, tuple[Callable[[Path], Iterator[Any]], str]] = {
     "simplejpeg + INTER_AREA alone": (bare, "simplejpeg"),
     FULL: (complete_files, "halofeed"),
     OURS: (halofeed, "halofeed"),
-    "halofeed, complete, simplejpeg": (lambda folder: without_kernel(folder, is_complete=True), "halofeed"),
-    "halofeed, parts, simplejpeg": (lambda folder: without_kernel(folder, is_complete=False), "halofeed"),
     FAST: (lambda folder: halofeed(folder, decode="fast"), "halofeed"),
     RAW: (lambda folder: halofeed(folder, "raw"), "halofeed"),
     "tf.data, decode_and_crop_jpeg": (tf_data, "tensorflow"),

@@ -10,11 +10,8 @@ from numpy.typing import NDArray
 from halofeed.loader.augment.view import ImageShape, Ranges, View, slices_within
 from halofeed.loader.decode import JPEG_COLORS, check_picture_size, decoding_failures
 from halofeed.loader.jpeg_intervals import cut, read_layout
-from halofeed.loader.jpeg_tables import intervals_of
 from halofeed.loader.record import StoredRecord
 from halofeed.schemas.fields import Field
-from halofeed.schemas.native import kernel
-from halofeed.schemas.native.jpeg_decoding import decode_part
 
 _SMALLEST_SIDE = 16
 """Below this, several scales of libjpeg give one size, so the scale of a requested size is ambiguous."""
@@ -80,25 +77,9 @@ class StoredJpeg:
             box: rows and columns.
             out: memory of the box's shape, which is used if exactly the box is decoded; None is the scratch.
         """
-        pixels = self._decode_by_kernel(box, out)
-        if pixels is not None:
-            return pixels, box
         file, shown = self._part(box, 1)
         fits = out is not None and shown == box and out.flags.c_contiguous
         return self._decode(file, shown, 1, out if fits else None), shown
-
-    def _decode_by_kernel(self, box: Ranges, out: NDArray[Any] | None) -> NDArray[Any] | None:
-        """Decode exactly a box as the accurate decoder does, or return None."""
-        library = kernel.library()
-        if self._fast or library is None or not library.decodes_jpeg:
-            return None
-        layout = read_layout(self._file)
-        if layout is None or layout.size != self.shape[:2]:
-            return None
-        found = intervals_of(self._file, layout)
-        if found is None or len(found[1].quantization) != self.shape[2]:
-            return None
-        return decode_part(*found, box, out, self._record.scratch)
 
     def _part(self, box: Ranges, factor: int) -> tuple[memoryview, Ranges]:
         """Return a JPEG file that shows at least a box, and the rows and columns that it shows."""
@@ -116,7 +97,7 @@ class StoredJpeg:
         self, file: memoryview, shown: Ranges, factor: int, out: NDArray[Any] | None = None
     ) -> NDArray[Any]:
         """Decode a JPEG file of the pixels `shown` at a fraction of its size, into `out` or this thread's scratch."""
-        import simplejpeg  # raw records, and most parts, need it not
+        import simplejpeg  # raw records need it not
 
         height, width = (-(-(high - low) // factor) for low, high in shown)
         if out is None:

@@ -73,19 +73,6 @@ class _Library:
         self.pack.restype = ctypes.c_int64
         self.shrink = library.halofeed_shrink
         self.shrink.argtypes, self.shrink.restype = (ctypes.c_void_p, ctypes.c_void_p), ctypes.c_int
-        self.decodes_jpeg = bool(library.halofeed_decodes_jpeg())
-        self.jpeg, self.jpeg_memory = library.halofeed_jpeg, library.halofeed_jpeg_memory
-        self.jpeg.argtypes, self.jpeg.restype = (ctypes.c_void_p,), ctypes.c_int
-        self.jpeg_memory.argtypes, self.jpeg_memory.restype = (ctypes.c_void_p,), ctypes.c_int64
-        self.jpeg_table = library.halofeed_jpeg_table
-        self.jpeg_table.argtypes = (
-            ctypes.c_char_p,
-            ctypes.c_char_p,
-            ctypes.c_int64,
-            ctypes.c_int,
-            ctypes.c_void_p,
-        )
-        self.jpeg_table.restype = ctypes.c_int64
         self.color, self.split_colors = library.halofeed_color, library.halofeed_split_colors
         self.color.argtypes, self.color.restype = self.move.argtypes, None
         self.split_colors.argtypes = (ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p)

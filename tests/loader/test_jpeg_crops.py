@@ -34,7 +34,6 @@ from halofeed.loader.batch import join_id
 from halofeed.loader.jpeg_intervals import read_layout
 from halofeed.loader.stored_jpeg import StoredJpeg
 from halofeed.prep.voxels.encode import ENCODERS, encode_jpeg, restart_interval
-from tests.support.kernels import kernel_if, needs_kernel, ways
 from tests.support.picture_writer import example_of
 
 RECORD = SimpleNamespace(place="a record", scratch=lambda size: np.empty(size, np.uint8))
@@ -101,39 +100,15 @@ def crops(draw):
     return file, channels, view.crop(starts, sizes)
 
 
-@ways
 @given(crop=crops(), fast=st.booleans())
 @settings(max_examples=120, deadline=None)
-def test_what_a_view_shows_equals_full_decoding_and_the_view(is_used, crop, fast):
+def test_what_a_view_shows_equals_full_decoding_and_the_view(crop, fast):
     file, channels, view = crop
     expected = view.shown(decoded(file, channels, fast))
     source = opened(file, channels=channels, fast=fast)
-    with kernel_if(is_used):
-        assert np.array_equal(seen(source, view), expected)
-        pixels, start, factor = source.decoded(view, 1)
+    assert np.array_equal(seen(source, view), expected)
+    pixels, start, factor = source.decoded(view, 1)
     assert np.array_equal(pixels, expected) and (start, factor) == ((0, 0), 1)
-
-
-@needs_kernel
-@given(st.integers(5, 150), st.integers(5, 150), st.sampled_from(["4:2:0", "4:4:4", "L"]), st.data())
-@settings(max_examples=100, deadline=None)
-def test_the_kernel_decodes_the_files_that_it_is_meant_for(height, width, kind, data):
-    """Levels are drawn to reach the limits of samples, coefficients of all lengths, and blocks of one color."""
-    channels = 1 if kind == "L" else 3
-    rng = np.random.default_rng(data.draw(st.integers(0, 1000)))
-    if data.draw(st.booleans()):
-        pixels = rng.choice(np.array([0, 255], np.uint8), (height, width, channels))
-    else:
-        pixels = drawn(height, width, channels, seed=data.draw(st.integers(0, 5)))
-    options = {} if channels == 1 else {"subsampling": kind}
-    options["quality"] = data.draw(st.sampled_from([1, 10, 75, 100]))
-    file = written(pixels, restart_marker_rows=1, optimize=data.draw(st.booleans()), **options)
-    top, left = data.draw(st.integers(0, height - 1)), data.draw(st.integers(0, width - 1))
-    bottom, right = data.draw(st.integers(top + 1, height)), data.draw(st.integers(left + 1, width))
-    found = opened(file, channels=channels)._decode_by_kernel(((top, bottom), (left, right)), None)
-    if found is None:
-        pytest.skip("the processor has no AVX2")
-    assert np.array_equal(found, decoded(file, channels)[top:bottom, left:right])
 
 
 @given(crops(), st.sampled_from([2, 4, 8]))
@@ -185,13 +160,7 @@ def without_intervals(file, kept):
     return bytes(damaged)
 
 
-@ways
-def test_intervals_outside_a_crop_are_not_decoded_and_damage_inside_is_an_error(is_used):
-    with kernel_if(is_used):
-        assert_only_kept_intervals_are_decoded()
-
-
-def assert_only_kept_intervals_are_decoded():
+def test_intervals_outside_a_crop_are_not_decoded_and_damage_inside_is_an_error():
     pixels = drawn(160, 256)
     file = encode_jpeg(pixels, 95)
     assert read_layout(memoryview(file)).interval * 16 == 64
@@ -254,16 +223,9 @@ def test_markers_that_disagree_with_the_header_are_errors_of_the_complete_file(n
         seen(opened(file), View.whole((96, 128)).crop((70, 100), (4, 4)))
 
 
-@ways
 @given(data=st.data())
 @settings(max_examples=120, deadline=None)
-def test_a_damaged_file_gives_an_error_or_pixels_but_never_another_exception(is_used, data):
-    with kernel_if(is_used):
-        assert_damage_is_handled(data)
-
-
-def assert_damage_is_handled(data):
-    """Decode a part of a damaged file."""
+def test_a_damaged_file_gives_an_error_or_pixels_but_never_another_exception(data):
     file = bytearray(encode_jpeg(drawn(48, 160), 90))
     for _ in range(data.draw(st.integers(1, 4))):
         file[data.draw(st.integers(2, len(file) - 1))] = data.draw(st.integers(0, 255))
@@ -329,7 +291,6 @@ def batches(folder, augment, **options):
 @pytest.mark.parametrize("name", AUGMENT)
 def test_batches_are_the_same_whether_parts_or_complete_files_are_decoded(folder, monkeypatch, name, decode):
     cuts = []
-    monkeypatch.setattr(StoredJpeg, "_decode_by_kernel", lambda *given: None)
     original = jpeg_intervals._assembled
     monkeypatch.setattr(jpeg_intervals, "_assembled", lambda *given: cuts.append(1) or original(*given))
     parts, loader = batches(folder, AUGMENT[name], decode=decode)
@@ -338,11 +299,6 @@ def test_batches_are_the_same_whether_parts_or_complete_files_are_decoded(folder
     of_slab = loader.of_slab(((3, 20), (7, frame[1] - 2)))
     slabs = [of_slab.batch(step) for step in range(4)]
     monkeypatch.undo()
-    by_kernel, _ = batches(folder, AUGMENT[name], decode=decode)
-    assert all(
-        np.array_equal(one["image"], part["image"]) for one, part in zip(by_kernel, parts, strict=True)
-    )
-    monkeypatch.setattr(StoredJpeg, "_decode_by_kernel", lambda *given: None)
     monkeypatch.setattr(jpeg_intervals, "_MOST_KEPT", 0)
     cuts.clear()
     complete, _ = batches(folder, AUGMENT[name], decode=decode)
@@ -357,7 +313,6 @@ def test_a_slab_of_rows_decodes_only_its_rows(folder, monkeypatch):
     loader = Loader(folder, batch_size=6, training=False)
     whole = loader.batch(0)["image"]
     kept = []
-    monkeypatch.setattr(StoredJpeg, "_decode_by_kernel", lambda *given: None)
     original = jpeg_intervals.cut
 
     def cut(*given):
