@@ -12,8 +12,8 @@ load      `batches()` of what was converted, from the page cache, in GB/s of the
           new loader's first epoch with verify="first", from its third batch on
 
 Photographs are stretched to 640 x 640 x 3. Scans have 512 x 512 x 100 voxels of int16 with labels: the slices of a CT
-scan of our collection of test data, repeated, or a drawn scan if that is not there. JPEG is not exact, and is for
-pictures only. An encoding that this version does not offer is listed with the command's message.
+scan of our collection of test data, repeated, or a drawn scan if that is not there. JPEG and yuv420 are not exact, and
+are for pictures only. An encoding that this version does not offer is listed with the command's message.
 """
 
 from __future__ import annotations
@@ -40,7 +40,6 @@ import volumes
 HERE = Path(__file__).resolve().parents[1]
 DEPTH = 100
 CONVERSION_TARGET, LOADING_TARGET = 1.1, 0.4
-_LOSSY = ("jpeg", "yuv420")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -179,7 +178,7 @@ def convert_all(
     """The conversions of each data set to each encoding, in turn."""
     found = {data: {encoding: Conversion() for encoding in encodings} for data in sources}
     for data, options in sources.items():
-        wanted = [name for name in encodings if data == "photographs" or name not in _LOSSY]
+        wanted = [name for name in encodings if data == "photographs" or name not in gather.FOR_PICTURES]
         for number in range(rounds):
             for encoding in wanted if number % 2 == 0 else reversed(wanted):
                 print(f"  convert {data} to {encoding}", file=sys.stderr, flush=True)
@@ -225,16 +224,14 @@ class Loaders:
 
     def stream(self, case_name: str, encoding: str) -> Iterator[dict[str, Any]]:
         """Batches of a case: of a new loader for a first pass, else of one that is kept."""
-        from halofeed import loader as parts
+        from halofeed.loader import Loader
 
         case, key = CASES[case_name], (case_name, encoding)
         if key not in self.kept or case.is_first_pass:
-            # The text is that of a case above.
-            augment = eval(f"[{case.augment}]", vars(parts))
-            self.kept[key] = parts.Loader(
+            self.kept[key] = Loader(
                 self.out / f"{case.data}-{encoding}/set/1.0.0",
                 batch_size=case.batch_size,
-                augment=augment,
+                augment=gather.augmentations(f"[{case.augment}]"),
                 num_epochs=1 if case.is_first_pass else None,
                 verify="first" if case.is_first_pass else "never",
             )
@@ -319,7 +316,10 @@ def main() -> None:
         "--data", nargs="+", choices=("photographs", "scans"), default=["photographs", "scans"]
     )
     parser.add_argument(
-        "--encoding", type=gather.encodings, default=list(gather.ENCODINGS), help="comma-separated"
+        "--encoding",
+        type=gather.encodings,
+        default=["raw", "packed", "yuv420", "jpeg"],
+        help="comma-separated",
     )
     parser.add_argument("--images", type=int, default=1000)
     parser.add_argument("--scans", type=int, default=12)

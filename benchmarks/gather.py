@@ -31,7 +31,9 @@ SIDE, BLOCK, SCAN = 640, (128, 128, 128), (300, 512, 512)
 SHARED = Path(os.environ.get("HALOFEED_TEST_DATA") or Path(__file__).resolve().parents[2] / "shared/data")
 """Our collection of test data, which is no part of the repository."""
 PHOTOGRAPH_FOLDER = SHARED / "detection/coco_ccby"
-ENCODINGS = ("raw", "packed", "yuv420", "jpeg")
+ENCODINGS = ("raw", "packed", "yuv420", "jpeg", "png")
+FOR_PICTURES = ("yuv420", "jpeg", "png")
+"""Those that volumes do not have."""
 
 
 @dataclass(frozen=True)
@@ -228,7 +230,7 @@ class Measured:
 
         case = CASES[name]
         if case.fresh or name not in self.loaders:
-            augment = eval(case.augment, vars(parts))  # the text stands above
+            augment = augmentations(case.augment)
             self.loaders[name] = parts.Loader(
                 self.data / case.data / "1.0.0", batch_size=case.batch_size, augment=augment, **case.options
             )
@@ -250,6 +252,14 @@ class Measured:
         for _, batch in zip(range(steps), stream, strict=False):
             moved += batch["image"].nbytes + (batch["label"].nbytes if batch["image"].ndim == 5 else 0)
         return rates_of(moved, started, busy)
+
+
+def augmentations(text: str) -> Any:
+    """The augmentations of a case's text, such as "[RandomCrop(224, 224)]"."""
+    from halofeed import loader
+
+    # The package imports a name when it is first used, so its own dictionary has few of them.
+    return eval(text, {name: getattr(loader, name) for name in loader.__all__})
 
 
 def rates_of(moved: int, started: float, busy: float) -> tuple[float, float]:

@@ -7,15 +7,15 @@
 MosaicML Streaming allows NumPy before 2.2 only. To include it, install '.[all,peers,mosaic]' without the constraint
 into an environment of its own.
 
-Every loader shuffles over all records and gives whole batches in this process's memory. The data are drawn, converted
-by `halofeed convert`, and written from that by each loader's own writer; they lie in the page cache. Each loader runs
-in a process of its own, which waits while the others are measured. A figure is the median of the rounds, of which each
-begins with an iterator of its own and some batches that are not counted; the loaders take turns. GB count what is
-shown of the records as they are stored, whatever a loader makes of it. "of memcpy" is beside one thread's copy of as
-many bytes into warm memory, "of decoding" beside decoding alone on all cores; "bare windows" is what the copies of
-crops and flips take alone, on all cores. The JPEG case is of photographs where there are some (`--photographs`), else
-of drawn pictures. Peers' JPEG files are decoded by simplejpeg, as ours, but tf.data's by TensorFlow; "differs by" says
-by how many of 255 levels pixels differ.
+Every loader shuffles over all records and gives whole batches in this process's memory. The data are converted by
+`halofeed convert`, and written from that by each loader's own writer; they lie in the page cache. "packed" are the same
+records, converted with --encoding packed. Each loader runs in a process of its own, which waits while the others are
+measured. A figure is the median of the rounds, of which each begins with an iterator of its own and some batches that
+are not counted; the loaders take turns. GB count what is shown of the records' pixels, whatever a loader makes of them.
+"of memcpy" is beside one thread's copy of as many bytes into warm memory, "of decoding" beside decoding alone on all
+cores; "bare windows" is what the copies of crops and flips take alone, on all cores. Pictures are photographs where
+there are some (`--photographs`), else drawn. Peers' JPEG files are decoded by simplejpeg, as ours, but tf.data's by
+TensorFlow; "differs by" says by how many of 255 levels pixels differ.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ import far_step
 import from_disk
 import gather
 import numpy as np
-from peers import DECODE, FAST, MEMCPY, OURS, PEERS, WINDOWS, Peer
+import volumes
+from peers import DECODE, FAST, MEMCPY, OURS, PACKED, PACKED_FIRST, PEERS, WINDOWS, Peer
 from peers.common import CASES, Case, serve
 
 HERE = Path(__file__).resolve().parents[1]
@@ -48,16 +49,20 @@ PATIENCE_SECONDS = 180
 
 
 def make_source(data: str, count: int, folder: Path, photographs: Path) -> None:
-    """Draw and convert so many examples, and lay them out for the peers to write their own of."""
+    """Make and convert so many examples, and lay them out for the peers to write their own of."""
+    drawn = folder / "drawn"
     if data == "blocks":
-        gather.draw_scans(folder / "drawn", gather.BLOCK, count)
-    elif data == "pictures" or not gather.link_photographs(folder / "drawn", count, photographs):
-        gather.draw_pictures(folder / "drawn", count, different=64, noise=12)
-    gather.convert_one(
-        data, folder / "drawn", folder, HERE, encoding="jpeg" if data == "photographs" else "raw"
-    )
-    shutil.rmtree(folder / "drawn")
-    (folder / "set").symlink_to(folder / data / "1.0.0")
+        # A drawn scan: its noise is like a scanner's, so that packed records have a size like those of scans.
+        gather.draw_scans(drawn, gather.BLOCK, count, volumes.draw_volume(gather.BLOCK))
+    else:
+        gather.draw_or_link(drawn, count, photographs)
+    options = "blocks" if data == "blocks" else "photographs"
+    kinds = {"set": "jpeg"} if data == "photographs" else {"set": "raw", "packed": "packed"}
+    for name, encoding in kinds.items():
+        out = folder / f"converted-{encoding}"
+        gather.convert_one(options, drawn, out, HERE, encoding=encoding)
+        (folder / name).symlink_to(out / options / "1.0.0")
+    shutil.rmtree(drawn)
     export(data, folder)
 
 
@@ -212,6 +217,8 @@ def chosen(case_name: str, only: str) -> list[str]:
         WINDOWS: bool(case.crop),
         DECODE: case.is_encoded,
         FAST: case.is_encoded,
+        PACKED: not case.is_encoded,
+        PACKED_FIRST: not case.is_encoded,
     }
     wanted = [name for name in PEERS if not only or only in name or name in special or name == OURS]
     return [name for name in wanted if special.get(name, True)]
@@ -235,7 +242,7 @@ def main() -> None:
         "--photographs",
         type=Path,
         default=gather.PHOTOGRAPH_FOLDER,
-        help="folder of the JPEG case's photographs; drawn ones where there are none",
+        help="folder of photographs; pictures are drawn where there are none",
     )
     parser.add_argument(
         "--larger-than-memory",

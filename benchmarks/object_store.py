@@ -41,7 +41,6 @@ from tests.support.engines import s3  # noqa: E402
 
 SETS = {"pictures": 64, "blocks": 8}
 """What is converted, and the batch size."""
-PICTURES_ONLY = ("jpeg", "yuv420")
 TARGET = 1.7
 """Records per second of packed ones, as a multiple of raw ones."""
 
@@ -222,7 +221,7 @@ def main() -> None:
             )
             for data in options.only:
                 wanted = [
-                    name for name in options.encoding if data == "pictures" or name not in PICTURES_ONLY
+                    name for name in options.encoding if data == "pictures" or name not in gather.FOR_PICTURES
                 ]
                 upload(data, wanted, getattr(options, data), Path(folder), options.photographs)
                 for concurrent in options.concurrent:

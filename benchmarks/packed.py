@@ -154,7 +154,7 @@ def packed(arrays: Arrays, *, verifies: bool) -> Codec:
     def slow(value: Array, _out: Array) -> Array:
         return unpack(value.data, layout).view(first.dtype).reshape(first.shape)
 
-    if not packing.is_built():
+    if not packing.packs():
         return Codec(pack=to_value, unpack=slow, crop=slow_window)
     everything = tuple(slice(0, side) for side in first.shape[:axes])
     return Codec(pack=to_value, unpack=lambda value, out: window_of(value, everything, out), crop=window_of)
@@ -660,7 +660,7 @@ def print_versions() -> None:
         except metadata.PackageNotFoundError:
             found.append(f"{package} is not installed")
     instructions = ("plain C", "AVX2 or NEON", "AVX-512")
-    kernel = instructions[packing.use_instructions()] if packing.is_built() else "not built, NumPy instead"
+    kernel = instructions[packing.use_instructions()] if packing.packs() else "not built, NumPy instead"
     print(f"\nPython {sys.version.split()[0]}; {', '.join(found)}; kernel: {kernel}")
 
 

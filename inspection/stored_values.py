@@ -19,10 +19,10 @@ from halofeed.schemas.fields import Field
 from halofeed.schemas.packed.packed_arrays import unpack
 from halofeed.schemas.packed.packed_layout import PackedLayout
 from halofeed.schemas.packed.packed_reference import unpack_band
+from halofeed.schemas.shard_file import CURE
 from halofeed.system.checksum import block_checksums, crc32c
 from halofeed.system.wording import plural
 
-CONVERT_AGAIN = "run the same `halofeed convert` with --overwrite to make it again"
 RecordSize = tuple[int | None, int | None]
 
 
@@ -109,14 +109,14 @@ def packed_problems(data: memoryview, layout: PackedLayout) -> Iterator[str]:
     try:
         places, checksums = layout.read_table(data, len(data))
     except ValueError as error:
-        yield f"not a packed array of {plural(layout.array_bytes, 'byte')}: {error}; {CONVERT_AGAIN}"
+        yield f"not a packed array of {plural(layout.array_bytes, 'byte')}: {error}; {CURE}"
         return
     for band, expected in enumerate(checksums.tolist()):
         if (found := crc32c(data[places[band] : places[band + 1]])) != expected:
             differ = f"the checksum is {found:#010x}, the table says {expected:#010x}"
-            yield f"{_place(band, layout)}: {differ}; {CONVERT_AGAIN}"
+            yield f"{_place(band, layout)}: {differ}; {CURE}"
     if any(data[places[-1] :]):
-        yield f"expected zeros after the last band; {CONVERT_AGAIN}"
+        yield f"expected zeros after the last band; {CURE}"
 
 
 def _packed_problems(data: memoryview, field: Field, size: RecordSize) -> Iterator[str]:
@@ -138,7 +138,7 @@ def _contents_problems(data: memoryview, layout: PackedLayout) -> Iterator[str]:
         try:
             unpack_band(data[places[band] : places[band + 1]], layout, stop - first)
         except ValueError as error:
-            yield f"{_place(band, layout)}: {error}; {CONVERT_AGAIN}"
+            yield f"{_place(band, layout)}: {error}; {CURE}"
 
 
 def _place(band: int, layout: PackedLayout) -> str:

@@ -31,6 +31,7 @@ def _ways(*ways: str) -> tuple[dict[str, Any], ...]:
 
 MEMCPY, DECODE, OURS = "memcpy, one thread", "bare decoding, all cores", "halofeed, batches()"
 WINDOWS, FAST = "bare windows, all cores", 'halofeed, decode="fast"'
+PACKED, PACKED_FIRST = "halofeed, packed, batches()", "halofeed, packed, first pass"
 WORKERS = ({"num_workers": 0}, {"num_workers": 2})
 PEERS = {
     MEMCPY: Peer("ceilings", ("numpy",), "np.copyto(warm, batch)", _ways("memcpy")),
@@ -57,6 +58,17 @@ PEERS = {
         _ways("first"),
         is_ours=True,
         warm_batches=2,  # one is used while the next is made: after two no memory is new
+    ),
+    PACKED: Peer(
+        "ours", ("halofeed",), "Loader(...).batches() of packed records", _ways("packed"), is_ours=True
+    ),
+    PACKED_FIRST: Peer(
+        "ours",
+        ("halofeed",),
+        'Loader(..., verify="first").batches() of packed records, the first epoch',
+        _ways("packed_first"),
+        is_ours=True,
+        warm_batches=2,
     ),
     "tf.data, as tutorials write it": Peer(
         "tf_data",

@@ -1,4 +1,4 @@
-"""halofeed's own loader, in each of its ways; its data set is that of which the source was taken."""
+"""halofeed's own loader, in each of its ways; its data sets are that of the source, and a packed one."""
 
 from __future__ import annotations
 
@@ -13,16 +13,19 @@ from peers.common import Case, Source
 
 
 def write(source: Source, folder: Path) -> None:
-    """The data set that was converted for the source."""
-    (folder / "set").symlink_to((source.folder / "set").resolve())
+    """The data sets that were converted for the source."""
+    for name in ("set", "packed"):
+        if (source.folder / name).exists():
+            (folder / name).symlink_to((source.folder / name).resolve())
 
 
 def batches(folder: Path, case: Case, way: str) -> Iterator[dict[str, Any]]:
-    """With verify="first" once everything is verified, or ("first") while it is."""
-    if way == "first":
-        loader, numbers = opened(folder, case, 1)
+    """With verify="first" once everything is verified, or ("first", "packed_first") while it is."""
+    place = folder / ("packed" if way.startswith("packed") else "set")
+    if way in ("first", "packed_first"):
+        loader, numbers = opened(place, case, 1)
         return ours(loader.batches(), numbers)
-    loader, numbers = loader_after_epochs(folder, case, "fast" if way == "fast" else "accurate")
+    loader, numbers = loader_after_epochs(place, case, "fast" if way == "fast" else "accurate")
     if way == "dataset":
         return ours(loader.dataset().as_numpy_iterator(), numbers)
     if way == "on_mesh":
@@ -36,9 +39,7 @@ def opened(folder: Path, case: Case, epochs: int | None, decode: str = "accurate
 
     flips = [FlipLeftRight(), FlipUpDown(), FlipDepth()] if case.has_labels else [FlipLeftRight()]
     augment = [*flips, RandomCrop(*case.crop)] if case.crop else []
-    loader = Loader(
-        folder / "set", batch_size=case.batch_size, augment=augment, num_epochs=epochs, decode=decode
-    )
+    loader = Loader(folder, batch_size=case.batch_size, augment=augment, num_epochs=epochs, decode=decode)
     ids = [loader.stored(number).id for number in range(loader.num_records)]
     return loader, {identity: number for number, identity in enumerate(ids)}
 
