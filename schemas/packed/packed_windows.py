@@ -120,7 +120,7 @@ def _unpack_slowly(
         coded = value[places[band] : places[band + 1]].data
         if flags is not None and not flags[band]:
             if crc32c(coded) != checksums[band]:
-                raise ValueError(f"the checksum is wrong of band {band}")
+                raise ValueError(f"the checksum of band {band} is wrong")
             flags[band] = True
         plane, first, stop = layout.rows_of(band)
         try:
