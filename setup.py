@@ -10,7 +10,7 @@ from setuptools import Extension, find_packages, setup
 
 HERE = Path(__file__).resolve().parent
 SOURCES = ("kernel", "packed", "packing", "coloring", "triangle")
-HEADERS = ("copying", "packed", "packed_rows", "packing_rows")
+HEADERS = ("checking", "copying", "interleaving", "packed", "packed_rows", "packing_rows")
 """C files of the kernel, in schemas/native."""
 PARTS = ("system", "storage", "inspection", "loader", "pipelines", "prep", "schemas", "trainer")
 

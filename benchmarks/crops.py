@@ -5,8 +5,8 @@
 
 Photographs are stretched to 640 x 640, as JPEG at a quality. Each loader shuffles them, and shows of each a window of
 8 to 100 % of the area, stretched to 224 x 224; windows are drawn as by `tf.image.sample_distorted_bounding_box`. Other
-loaders read the same coefficients without restart markers, which decode 7 % faster. Each loader runs in a process of
-its own, on all cores, and waits while the others are measured. A figure is the median of the rounds; "processor" is
+loaders read the same coefficients without restart markers, which decode 7 % faster. Each loader runs in a separate
+process, on all cores, and waits while the others are measured. A figure is the median of the rounds; "processor" is
 user and system time per picture. TensorFlow resizes with 2 x 2 pixels, as `INTER_LINEAR` of OpenCV does, so shrunk
 pictures alias; halofeed, `INTER_AREA` and FFCV average all pixels.
 
@@ -46,7 +46,7 @@ PATIENCE_SECONDS = 120
 
 
 def draw(folder: Path, photographs: Path, count: int, quality: int) -> None:
-    """Write JPEG and raw data sets of so many pictures, and the pictures' files without restart markers."""
+    """Write JPEG and raw data sets of `count` pictures, and the pictures' files without restart markers."""
     import gather
 
     if not gather.link_photographs(folder / "drawn", count, photographs):

@@ -1,6 +1,6 @@
 """Stored images and label maps: their checks and their arrays, one entry of `FORMS` per encoding.
 
-`halofeed verify`, exports and pages decide by this table and by `halofeed.schemas.encodings`, never by a name.
+`halofeed verify`, exports and pages decide by this table and by `halofeed.schemas.encodings`, not by encodings' names.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ class StoredForm:
 
     Args:
         problems: yield each problem of a value, of (value, field, the record's height and width).
-        array: return the stored array with the field's `stored_shape`, of a file with the file's size and a last axis
-            of channels; None if the value cannot be decoded. bfloat16 is returned as its bits in uint16.
-        checksum_problems: yield each difference from the checksums that the index has for the value, uint32 [block],
-            given the bytes of a block.
-        extension: extension of a file with these bytes; "" if they are no file.
+        array: return the stored array of the field's `stored_shape`; the array of a picture file has the file's size
+            and a last axis of channels. None if the value cannot be decoded. bfloat16 is returned as bits in uint16.
+        checksum_problems: yield each difference from the index's checksums, of (value, checksums, uint32 [block],
+            bytes of a block).
+        extension: extension of a file with these bytes; "" if the value is not a file.
     """
 
     problems: Callable[[memoryview, Field, RecordSize], Iterator[str]]
@@ -131,7 +131,7 @@ def _packed_problems(data: memoryview, field: Field, size: RecordSize) -> Iterat
 
 
 def _contents_problems(data: memoryview, layout: PackedLayout) -> Iterator[str]:
-    """Yield each band that has the right checksum and cannot be unpacked, which another program has written."""
+    """Yield each band that has the right checksum but cannot be unpacked: the program that wrote it has a defect."""
     places, _ = layout.read_table(data, len(data))
     for band in range(layout.bands):
         _, first, stop = layout.rows_of(band)
@@ -142,14 +142,14 @@ def _contents_problems(data: memoryview, layout: PackedLayout) -> Iterator[str]:
 
 
 def _place(band: int, layout: PackedLayout) -> str:
-    """Return the number of a band, its plane, and its rows, in words."""
+    """Return the place of a band for messages: its number, its plane and its rows."""
     plane, first, stop = layout.rows_of(band)
     of_plane = f"plane {plane}, " if layout.planes > 1 else ""
     return f"band {band} ({of_plane}rows {first} to {stop - 1})"
 
 
 def _value_problems(data: memoryview, expected: NDArray[np.uint32], block_bytes: int) -> Iterator[str]:
-    """Yield a problem if the checksum of a value, whose blocks have others inside it, is not the index's."""
+    """Yield a problem if the checksum of a complete packed value is not the index's."""
     if expected.tolist() != [found := crc32c(data)]:
         listed = ", ".join(f"{one:#010x}" for one in expected.tolist()) or "none"
         yield f"the checksum is {found:#010x}, the index says {listed}"

@@ -306,8 +306,8 @@ class Assembler:
         )
 
     @property
-    def raw_keys(self) -> tuple[str, ...]:
-        """Keys of planned rows' raw values."""
+    def array_keys(self) -> tuple[str, ...]:
+        """Keys of planned rows' arrays."""
         return tuple(field.keys[0] for field in self._grid)
 
     def move_planned(

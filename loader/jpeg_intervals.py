@@ -1,4 +1,4 @@
-"""Parts of a JPEG file as smaller JPEG files, which any decoder reads: only the needed restart intervals are copied.
+"""Parts of a JPEG file as smaller JPEG files that any decoder reads; only the needed restart intervals are copied.
 
 A restart interval is a run of blocks that begins at a byte and is decoded without the intervals before it (ITU-T T.81,
 E.1.4). Where every row of blocks has whole intervals, a part of the picture is a smaller JPEG:
@@ -116,14 +116,24 @@ def _layout(frame: tuple[int, memoryview], scan: memoryview, interval: int, star
     size = int.from_bytes(payload[1:3], "big"), int.from_bytes(payload[3:5], "big")
     if payload[0] != 8 or len(payload) != 6 + 3 * count or not min(size) or not scan or scan[0] != count:
         return None
-    factors = [(byte & 15, byte >> 4) for byte in payload[7::3]]
-    # In a scan of one component the unit is one block, whatever its factors (T.81, A.2.2).
-    down, across = (1, 1) if count == 1 else (max(one[axis] for one in factors) for axis in (0, 1))
-    if not (1 <= down <= 4 and 1 <= across <= 4):
+    unit = _unit_of(payload[7::3])
+    if unit is None:
         return None
-    return JpegLayout(
-        size=size, unit=(BLOCK * down, BLOCK * across), interval=interval, size_at=size_at, start=start
-    )
+    return JpegLayout(size=size, unit=unit, interval=interval, size_at=size_at, start=start)
+
+
+def _unit_of(factors: memoryview) -> tuple[int, int] | None:
+    """Return the (height, width) in pixels of a coded unit; None if a sampling factor is not 1 to 4.
+
+    Args:
+        factors: a byte per component: the horizontal factor in the upper half, the vertical one in the lower half.
+    """
+    # In a scan of one component the unit is one block, whatever its factors (T.81, A.2.2).
+    if len(factors) == 1:
+        return BLOCK, BLOCK
+    # A damaged header may state no component at all.
+    down, across = (max((byte >> bits & 15 for byte in factors), default=0) for bits in (0, 4))
+    return (BLOCK * down, BLOCK * across) if 1 <= down <= 4 and 1 <= across <= 4 else None
 
 
 def cut(file: memoryview, layout: JpegLayout, box: Ranges) -> tuple[bytearray, Ranges] | None:

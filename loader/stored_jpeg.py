@@ -1,4 +1,4 @@
-"""Reader of a stored JPEG picture, which is decoded when it is used, and only as far as it is shown."""
+"""Reader of a stored JPEG picture, which decodes only the part that a view shows, when the view is copied."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class StoredJpeg:
         record: the record, for messages.
         field: the image's field.
         file: the JPEG file, which must outlive this object.
-        fast: decode as DECODE["fast"] says.
+        fast: decode as `DECODE["fast"]` describes.
 
     Raises:
         CorruptFileError: the header is damaged, or the picture is larger than the field.
@@ -58,7 +58,7 @@ class StoredJpeg:
             pixels, shown = self._decode_part(view.box, None)
             return view.part(shown)[0].shown(pixels), (0,) * len(view.shape), 1
         file, shown = self._part(view.box, factor)
-        # No pixel but the view's counts, so the result is the same whatever else the intervals show.
+        # Only the view's pixels are returned, so the result does not depend on what else the intervals show.
         held = tuple((low // factor, -(-high // factor)) for low, high in view.box)
         origin = tuple((low // factor, high) for low, high in shown)
         pixels = self._decode(file, shown, factor)[slices_within(held, origin)]
@@ -97,7 +97,7 @@ class StoredJpeg:
         self, file: memoryview, shown: Ranges, factor: int, out: NDArray[Any] | None = None
     ) -> NDArray[Any]:
         """Decode a JPEG file of the pixels `shown` at a fraction of its size, into `out` or this thread's scratch."""
-        import simplejpeg  # raw records need it not
+        import simplejpeg  # raw records do not need it
 
         height, width = (-(-(high - low) // factor) for low, high in shown)
         if out is None:

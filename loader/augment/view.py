@@ -281,7 +281,7 @@ class LabelSource(ArraySource, Protocol):
 
 
 class DecodedSource(ArraySource, Protocol):
-    """A picture that is decoded in memory of its own, perhaps at a fraction of its size."""
+    """A picture that is decoded into separate memory, perhaps at a fraction of its size."""
 
     def decoded(self, view: View, most: int) -> tuple[NDArray[Any], ImageShape, int]:
         """Return what the view shows.
@@ -470,7 +470,7 @@ class Resampled(LazyArray):
         return True
 
 
-# `isinstance` with a protocol takes longer than to plan a crop.
+# Attributes are tested, because `isinstance` with a protocol takes longer than planning a crop.
 
 
 def _shrinks(warp: Warp) -> TypeGuard[ShrinkingWarp]:

@@ -39,10 +39,8 @@ _WIDE_PIXELS = 1 << 18
 
 ImageSums = tuple[NDArray[np.int64], int, NDArray[np.int64], NDArray[np.int64]]
 """Pixel sums of one image: histogram [channel, 256], count, sums [channel], sums of squares [channel]."""
-
-
 _COMPARED_PIXELS = 1 << 16
-"""Pixels that are compared at a time, in the cache."""
+"""Pixels that are compared at a time, so that their differences stay in the cache."""
 
 
 def sum_pixels(pixels: NDArray[Any]) -> ImageSums:

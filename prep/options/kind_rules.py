@@ -194,7 +194,7 @@ def _resize_problems(recipe: RecipeOptions) -> list[str]:
 
 
 def _encoding_problem(recipe: RecipeOptions, kind: Kind) -> tuple[bool, str]:
-    """Return whether no record of a kind has the encoding, and a message that says so."""
+    """Return whether records of a kind cannot have the encoding, and the message for that."""
     known = " or ".join(kind.stored)
     return (
         recipe.encoding not in kind.stored,

@@ -88,9 +88,8 @@ def restart_interval(width: int, unit: int) -> int:
     across = -(-width // unit)
     least, most = (pixels // unit for pixels in _INTERVAL_PIXELS)
     divisors = [units for units in range(2, most + 1) if across % units == 0]
-    usual, smaller = (
-        [units for units in divisors if (units >= least) == is_usual] for is_usual in (True, False)
-    )
+    usual = [units for units in divisors if units >= least]
+    smaller = [units for units in divisors if units < least]
     return (usual[:1] or smaller[-1:] or [across])[0]
 
 

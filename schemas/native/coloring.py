@@ -25,8 +25,8 @@ _STREAMED_BYTES = 1 << 19
 
 
 def colors_pictures() -> bool:
-    """Return whether the kernel is built."""
-    return kernel.library() is not None
+    """Return whether the kernel can split and color pictures, which it can where it is built."""
+    return kernel.is_built()
 
 
 def no_colorings(count: int, size: Sequence[int]) -> Colorings:
@@ -72,7 +72,18 @@ def color_one(
     backwards: Sequence[bool],
     out: NDArray[np.uint8],
 ) -> None:
-    """Color a window in this thread; the arguments are those of `halofeed.schemas.color_coloring.color_window`."""
+    """Color a window in this thread.
+
+    Args:
+        value: color planes, uint8 [byte], contiguous.
+        size: (height, width) of the picture, both even.
+        start: the window's first stored row and column.
+        backwards: whether rows and columns are mirrored.
+        out: uint8 [height, width, 3] of the window's size, with contiguous rows.
+
+    Raises:
+        MemoryError: the kernel has no memory for a row.
+    """
     colorings = no_colorings(1, size)
     one = colorings[0]
     one[VALUE], one[START], one[SHAPE], one[BACKWARDS] = value.ctypes.data, start, out.shape[:2], backwards
@@ -86,6 +97,9 @@ def split_planes(pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
 
     Args:
         pixels: uint8 [height, width, 3], contiguous; height and width are even.
+
+    Raises:
+        MemoryError: the kernel has no memory for a row.
     """
     library = kernel.library()
     assert library is not None

@@ -204,6 +204,11 @@ def unusual():
     return cases, broken
 
 
+def test_a_frame_header_without_components_has_no_layout():
+    frame, interval, scan = "ffc0 0008 08 0010 0010 00", "ffdd 0004 0001", "ffda 0003 00"
+    assert read_layout(memoryview(bytes.fromhex(f"ffd8 {frame} {interval} {scan}"))) is None
+
+
 @pytest.mark.parametrize("name", unusual()[0])
 def test_files_that_are_unusual_are_decoded_completely(name):
     file = unusual()[0][name]
