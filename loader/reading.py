@@ -339,23 +339,47 @@ class RecordReader:
             rows: number of rows.
             objects: the objects of all rows, one row after the other, and the object count of each row.
         """
-        stored = np.tile(np.array(self._image.shape[:-1], np.int64), (rows, 1))
-        if FILE_SPAN in values:
-            stored = values[FILE_SPAN][:, 2:]
-        low, high = np.zeros_like(stored), stored.copy()
-        # A stored extent, or the unpadded size of a picture, which begins at the top left.
-        if self._extent_fields and self._extent_fields[0].name == EXTENT:
-            low, high = np.moveaxis(values[EXTENT].astype(np.int64), 1, 0)
-        elif self._extent_fields:
-            high[:, -len(self._extent_fields) :] = np.stack(
-                [values[field.name] for field in self._extent_fields], axis=-1
-            )
+        stored, low, high = self._ranges(values, rows)
         windows = Windows.whole(stored if self._pads_around else high, low, high)
         if objects is not None:
             lists, counts = objects
             windows.of_row = of_row = np.repeat(np.arange(rows), counts)
             windows.objects = self._objects_of(lists, stored[of_row], windows.shape[of_row])
         return windows
+
+    def extents_fit(self, values: Mapping[str, NDArray[Any]], rows: int) -> NDArray[np.bool_]:
+        """Return for which images `windows` has valid ranges, bool [row]; `read` reports the others."""
+        stored, low, high = self._ranges(values, rows)
+        lowest = 0 if self._has_extent else 1  # a tile may show nothing of the scan
+        return np.asarray(((low >= 0) & (low <= high - lowest) & (high <= stored)).all(axis=1))
+
+    @property
+    def _has_extent(self) -> bool:
+        return bool(self._extent_fields) and self._extent_fields[0].name == EXTENT
+
+    def _ranges(
+        self, values: Mapping[str, NDArray[Any]], rows: int
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+        """Return the size of stored images, and where the part that shows the source begins and ends.
+
+        Args:
+            values, rows: as in `windows`.
+
+        Returns:
+            int64 [row, axis] each.
+        """
+        stored = np.tile(np.array(self._image.shape[:-1], np.int64), (rows, 1))
+        if FILE_SPAN in values:
+            stored = values[FILE_SPAN][:, 2:]
+        low, high = np.zeros_like(stored), stored.copy()
+        # A stored extent, or the unpadded size of a picture, which begins at the top left.
+        if self._has_extent:
+            low, high = np.moveaxis(values[EXTENT].astype(np.int64), 1, 0)
+        elif self._extent_fields:
+            high[:, -len(self._extent_fields) :] = np.stack(
+                [values[field.name] for field in self._extent_fields], axis=-1
+            )
+        return stored, low, high
 
     def _objects(
         self, lists: ObjectLists, masks: tuple[StoredMask, ...], stored: ImageShape, picture: ImageShape
