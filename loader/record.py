@@ -334,7 +334,7 @@ class StoredRecord:
         self._opened.read_into((out,), self.value_start(key) + first * size, len(out))
         for block, at in enumerate(range(0, len(out), size), first):
             if crc32c(out[at : at + size]) != self._shards.value_checksums[key][self._number, block]:
-                raise self._checksum_error(f"the checksum is wrong of block {block} of {key}")
+                raise self._checksum_error(f"the checksum of block {block} of {key} is wrong")
             self._mark_verified(key, block)
 
     def _mapped_shard(self) -> Bytes | None:

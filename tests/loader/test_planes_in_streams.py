@@ -184,7 +184,7 @@ def test_a_flipped_bit_of_either_plane_is_found_or_its_record_is_skipped(
     shard, start, stop = next(itertools.islice(values_of(damaged), 3, None))
     flip(shard, start + 5 if place == "luma" else stop - 5)
     options = {"batch_size": 13, "seed": 2, "color": color, "num_epochs": 1, "augment": augment}
-    with pytest.raises(CorruptFileError, match="the checksum is wrong of block 0 of image/encoded"):
+    with pytest.raises(CorruptFileError, match="the checksum of block 0 of image/encoded is wrong"):
         Loader(damaged, **options).batch(0)
     skipping = Loader(damaged, on_corrupt="skip", **options)
     batch = skipping.batch(0)
