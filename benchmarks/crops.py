@@ -323,6 +323,11 @@ def report(folder: Path, found: dict[str, tuple[float, float]]) -> None:
     print(
         f"JPEG records take {sizes[0] / plain:.4f} of files without markers, and {sizes[0] / sizes[1]:.3f} of raw"
     )
+    print_targets(found)
+
+
+def print_targets(found: dict[str, tuple[float, float]]) -> None:
+    """Print whether the loader reaches its targets beside full decoding and the best peer."""
     best = max((name for name in PEERS if name in found), key=lambda name: found[name][0])
     for what, other in (("full decoding with the same decoder", FULL), (f"the best peer ({best})", best)):
         for name in (OURS, FAST):
