@@ -123,7 +123,7 @@ def count_differences(first: NDArray[np.uint8], second: NDArray[np.uint8]) -> ND
     counts, rows = np.zeros(256, np.int64), max(1, _COMPARED_PIXELS // max(1, first.shape[1]))
     for top in range(0, len(first), rows):
         part = cv2.absdiff(first[top : top + rows], second[top : top + rows])
-        counts += cv2.calcHist([part.reshape(-1, 1)], [0], None, [256], [0, 256]).ravel().astype(np.int64)
+        counts += cv2.calcHist([part.reshape(1, -1)], [0], None, [256], [0, 256]).ravel().astype(np.int64)
     return counts
 
 
