@@ -221,10 +221,10 @@ def _plane_problems(recipe: RecipeOptions) -> Iterator[tuple[object, str]]:
     if not ENCODINGS[recipe.encoding].holds_planes:
         return
     name, shape = f"--encoding {recipe.encoding}", recipe.picture_shape()
-    yield (
-        recipe.dtype != "uint8" or recipe.channels != 3,
-        f"{name} holds three colors of 8 bits; take --encoding packed",
-    )
+    if recipe.dtype != "uint8" or recipe.channels != 3:
+        # Another encoding has no rule for the size, which is not named then.
+        yield True, f"{name} holds three colors of 8 bits; take --encoding packed"
+        return
     height, width = shape or (0, 0)
     high, wide = height + height % 2, width + width % 2
     sizes = f"--height {high} --width {wide}" if recipe.resize == "fixed-shape" else f"--max-dimension {high}"
