@@ -9,8 +9,8 @@ from pathlib import Path
 from setuptools import Extension, find_packages, setup
 
 HERE = Path(__file__).resolve().parent
-SOURCES = ("kernel", "packed", "packing", "coloring")
-HEADERS = ("copying", "packed", "packed_rows", "packing_rows")
+SOURCES = ("kernel", "packed", "packing", "coloring", "triangle")
+HEADERS = ("checking", "copying", "interleaving", "packed", "packed_rows", "packing_rows")
 """C files of the kernel, in schemas/native."""
 PARTS = ("system", "storage", "inspection", "loader", "pipelines", "prep", "schemas", "trainer")
 
@@ -34,7 +34,8 @@ setup(
             "halofeed.schemas.native._kernel",
             [f"{folders['schemas']}/native/{name}.c" for name in SOURCES],
             depends=[f"{folders['schemas']}/native/{name}.h" for name in HEADERS],
-            extra_compile_args=["-O3"],
+            # The weights of triangle.c are those of Pillow, which rounds each product.
+            extra_compile_args=["-O3", "-ffp-contract=off"],
             optional=True,
         )
     ],

@@ -5,8 +5,8 @@
     python benchmarks/compare_encodings.py --only load --photographs ~/pictures
 
 convert   the whole command with its start-up, in turn for each encoding; "of raw" is the median of the rounds' ratios,
-          of seconds on the clock and of processor seconds (sampled). What is written lies in --scratch; name a RAM
-          disk there to leave the disk out
+          of seconds on the clock and of processor seconds (sampled). The data sets are written to --scratch;
+          name a RAM disk there to leave the disk out
 load      `batches()` of what was converted, from the page cache, in GB/s of the pixels and labels put out, on the
           clock and per processor second; with verify="never", as once every record is verified. "first pass" is a
           new loader's whole first epoch with verify="first", with its first batch, without the opening of the files

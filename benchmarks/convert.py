@@ -40,7 +40,7 @@ _NOT_PHOTOGRAPHS = {"odd", "cases"}
 def collect(source: Path, count: int, folder: Path) -> list[Path]:
     """Link `count` JPEG files below `source` into class folders; each file as often as it takes.
 
-    Pictures are drawn in place of the real data where there is none.
+    Pictures are drawn if the real data are missing.
     """
     if source == SOURCE and not source.is_dir():
         print(

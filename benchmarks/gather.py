@@ -115,7 +115,7 @@ def jpeg_files(folder: Path) -> list[Path]:
 
 
 def draw_or_link(folder: Path, count: int, photographs: Path) -> str:
-    """Link so many photographs, or draw pictures if there are none; say which."""
+    """Link photographs, or draw pictures if there are none; return which, in words."""
     if different := link_photographs(folder, count, photographs):
         return f"{min(different, count)} photographs"
     draw_pictures(folder, count, different=64, noise=12)
@@ -268,7 +268,7 @@ def rates_of(moved: int, started: float, busy: float) -> tuple[float, float]:
 
 
 def serve(data: Path) -> None:
-    """Measure what stands on standard input, a case a line, and answer with GB/s."""
+    """Measure each case that standard input names, one per line, and answer with GB/s."""
     for path in data.rglob("*.tfrecord-*"):
         path.read_bytes()
     measured = Measured(data)

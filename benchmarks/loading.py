@@ -5,13 +5,13 @@
     python benchmarks/loading.py --quick --only raw
 
 MosaicML Streaming allows NumPy before 2.2 only. To include it, install '.[all,peers,mosaic]' without the constraint
-into an environment of its own.
+into a separate environment.
 
 Every loader shuffles over all records and gives whole batches in this process's memory. The data are converted by
-`halofeed convert`, and written from that by each loader's own writer; they lie in the page cache. "packed" are the same
-records, converted with --encoding packed. Each loader runs in a process of its own, which waits while the others are
-measured. A figure is the median of the rounds, of which each begins with an iterator of its own and some batches that
-are not counted; the loaders take turns. GB count what is shown of the records' pixels, whatever a loader makes of them.
+`halofeed convert`, and written from that by each loader's own writer; they are in the page cache. "packed" are the same
+records, converted with --encoding packed. Each loader runs in a separate process, which waits while the others are
+measured. A figure is the median of the rounds. Each round begins with a new iterator and some batches that are not
+counted; the loaders take turns. GB count what is shown of the records' pixels, whatever a loader makes of them.
 "of memcpy" is beside one thread's copy of as many bytes into warm memory, "of decoding" beside decoding alone on all
 cores; "bare windows" is what the copies of crops and flips take alone, on all cores. Pictures are photographs where
 there are some (`--photographs`), else drawn. Peers' JPEG files are decoded by simplejpeg, as ours, but tf.data's by

@@ -4,10 +4,10 @@
     python benchmarks/object_store.py
     python benchmarks/object_store.py --only pictures --encoding raw,packed --link-mb 0
 
-A real S3 server (moto's) runs in a process of its own on loopback and takes 20 ms longer for each answer. On it lie
-pictures of 640 x 640 x 3, photographs where there are some, and volumes of 128^3 int16 with labels, in each encoding.
-All answers share a link of 50 MB/s (--link-mb). Without it the processor time of this server limits them, which depends
-on the number of requests more than on their bytes, other than that of an object store.
+A real S3 server (moto's) runs in a separate process on loopback and takes 20 ms longer for each answer. It holds
+pictures of 640 x 640 x 3, photographs if there are some, and volumes of 128^3 int16 with labels, in each encoding. All
+answers share a link of 50 MB/s (--link-mb). Without the link the processor time of this server limits them. That time
+depends on the number of requests more than on their bytes, which does not hold for an object store.
 
 "plain" asks for each record of the same batches with one request of boto3's, from as many threads as the loader may
 make requests, and drops the bytes; "cat_ranges" is fsspec's own call for a batch's ranges, if s3fs is installed;

@@ -88,7 +88,7 @@ def sync_files(paths: Sequence[str], folder: Folder) -> None:
 
 
 def write_alone(folder: Folder, images: int, *, cached: bool) -> Measured:
-    """Write a data set without converting it, in processes of its own."""
+    """Write a data set without converting it, in separate processes."""
     with tempfile.TemporaryDirectory(dir=folder.path) as out:
         paths = [f"{out}/{number}" for number in range(SHARDS)]
         with ProcessPoolExecutor(len(os.sched_getaffinity(0))) as pool:

@@ -64,13 +64,13 @@ def timed_command(words: Sequence[str], checkout: Path, folder: Path) -> Seconds
     return wall, used
 
 
-def convert(folder: Path, *words: str) -> None:
-    """Convert into `folder/data` with this checkout."""
-    timed_command(["convert", "--out", "data", "--overwrite", *words], HERE, folder)
+def convert(folder: Path, *words: str, checkout: Path = HERE) -> None:
+    """Convert into `folder/data`; an earlier checkout reads only what it or an earlier one has written."""
+    timed_command(["convert", "--out", "data", "--overwrite", *words], checkout, folder)
 
 
-def draw_for_batches(folder: Path) -> list[str]:
-    """Draw and convert the data sets of the first batches; return their names."""
+def draw_for_batches(folder: Path, checkout: Path) -> list[str]:
+    """Draw the data sets of the first batches and convert them with a checkout; return their names."""
     import cv2
     import nibabel as nib
     import numpy as np
@@ -97,9 +97,9 @@ def draw_for_batches(folder: Path) -> list[str]:
     sides = ["--height", "256", "--width", "256"]
     for encoding in ("raw", "jpeg"):
         words = ["--layout", "folders", "--source", "pictures", *sides]
-        convert(folder, *words, "--name", encoding, "--encoding", encoding)
+        convert(folder, *words, "--name", encoding, "--encoding", encoding, checkout=checkout)
     sides = ["--depth", "32", "--height", "48", "--width", "48"]
-    convert(folder, "--layout", "msd", "--source", "volumes", "--name", "volumes", *sides)
+    convert(folder, "--layout", "msd", "--source", "volumes", "--name", "volumes", *sides, checkout=checkout)
     return ["raw", "jpeg", "volumes"]
 
 
@@ -130,7 +130,10 @@ Measured = dict[tuple[str, str], list[Seconds]]
 
 def measure_batches(folder: Path, checkouts: dict[str, Path], rounds: int) -> Measured:
     """Measure imports, first batches and two commands in each checkout."""
-    sets = {name: str(folder / "data" / name / "1.0.0") for name in draw_for_batches(folder)}
+    sets = {
+        name: str(folder / "data" / name / "1.0.0")
+        for name in draw_for_batches(folder, next(iter(checkouts.values())))
+    }
     programs = {f"import {name}": text for name, text in IMPORTS.items()}
     programs |= {f"first batch, {name}": BATCH.format(path) for name, path in sets.items()}
     commands = {"halofeed --help": ["--help"], "halofeed inspect": ["inspect", sets["raw"]]}

@@ -203,7 +203,7 @@ def tree_processor_seconds(process: int, seen: dict[int, float]) -> None:
 
 
 def measure(name: str, files: Path, depth: int, checkout: Path | None = None) -> Result:
-    """Run one system in a process of its own, of the halofeed in `checkout`."""
+    """Run one system in a separate process, with the halofeed in `checkout`."""
     with tempfile.TemporaryDirectory(dir=files.parent) as out:
         system = SYSTEMS[name]
         command = convert_command(files / system.table, Path(out), depth, system.options)
@@ -269,7 +269,7 @@ def main() -> None:
 
 
 def print_table(sizes: dict[str, float], results: dict[str, list[Result]]) -> None:
-    """The medians of each system, and how it stands to the bare limit."""
+    """Print the medians of each system, and their ratio to the bare limit."""
     seconds = {name: statistics.median(run.seconds for run in runs) for name, runs in results.items()}
     busy = {name: statistics.median(run.processor_seconds for run in runs) for name, runs in results.items()}
     rate = {name: sizes[name] / seconds[name] for name in results}

@@ -30,7 +30,7 @@ _API = (
 )
 _AUGMENTATIONS = (
     *("ElasticDeformation", "FlipDepth", "FlipLeftRight", "FlipUpDown", "MixUp", "Mosaic", "RandomCrop"),
-    *("RandomCropImage", "RandomRotation", "Rotate90", "ScaleJitter", "SsdRandomCrop"),
+    *("RandomCropImage", "RandomResizedCrop", "RandomRotation", "Rotate90", "ScaleJitter", "SsdRandomCrop"),
 )
 _MODULES = {
     **dict.fromkeys(_API, "halofeed.api"),

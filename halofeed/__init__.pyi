@@ -17,6 +17,7 @@ from halofeed.loader import Mixture as Mixture
 from halofeed.loader import Mosaic as Mosaic
 from halofeed.loader import RandomCrop as RandomCrop
 from halofeed.loader import RandomCropImage as RandomCropImage
+from halofeed.loader import RandomResizedCrop as RandomResizedCrop
 from halofeed.loader import RandomRotation as RandomRotation
 from halofeed.loader import Rotate90 as Rotate90
 from halofeed.loader import ScaleJitter as ScaleJitter

@@ -1,6 +1,6 @@
 """Stored images and label maps: their checks and their arrays, one entry of `FORMS` per encoding.
 
-`halofeed verify`, exports and pages decide by this table and by `halofeed.schemas.encodings`, never by a name.
+`halofeed verify`, exports and pages decide by this table and by `halofeed.schemas.encodings`, not by encodings' names.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from halofeed.schemas.fields import Field
 from halofeed.schemas.packed.packed_arrays import unpack
 from halofeed.schemas.packed.packed_layout import PackedLayout
 from halofeed.schemas.packed.packed_reference import unpack_band
+from halofeed.schemas.shard_file import CURE
 from halofeed.system.checksum import block_checksums, crc32c
 from halofeed.system.wording import plural
 
-CONVERT_AGAIN = "run the same `halofeed convert` with --overwrite to make it again"
 RecordSize = tuple[int | None, int | None]
 
 
@@ -32,11 +32,11 @@ class StoredForm:
 
     Args:
         problems: yield each problem of a value, of (value, field, the record's height and width).
-        array: return the stored array with the field's `stored_shape`, of a file with the file's size and a last axis
-            of channels; None if the value cannot be decoded. bfloat16 is returned as its bits in uint16.
-        checksum_problems: yield each difference from the checksums that the index has for the value, uint32 [block],
-            given the bytes of a block.
-        extension: extension of a file with these bytes; "" if they are no file.
+        array: return the stored array of the field's `stored_shape`; the array of a picture file has the file's size
+            and a last axis of channels. None if the value cannot be decoded. bfloat16 is returned as bits in uint16.
+        checksum_problems: yield each difference from the index's checksums, of (value, checksums, uint32 [block],
+            bytes of a block).
+        extension: extension of a file with these bytes; "" if the value is not a file.
     """
 
     problems: Callable[[memoryview, Field, RecordSize], Iterator[str]]
@@ -109,14 +109,14 @@ def packed_problems(data: memoryview, layout: PackedLayout) -> Iterator[str]:
     try:
         places, checksums = layout.read_table(data, len(data))
     except ValueError as error:
-        yield f"not a packed array of {plural(layout.array_bytes, 'byte')}: {error}; {CONVERT_AGAIN}"
+        yield f"not a packed array of {plural(layout.array_bytes, 'byte')}: {error}; {CURE}"
         return
     for band, expected in enumerate(checksums.tolist()):
         if (found := crc32c(data[places[band] : places[band + 1]])) != expected:
             differ = f"the checksum is {found:#010x}, the table says {expected:#010x}"
-            yield f"{_place(band, layout)}: {differ}; {CONVERT_AGAIN}"
+            yield f"{_place(band, layout)}: {differ}; {CURE}"
     if any(data[places[-1] :]):
-        yield f"expected zeros after the last band; {CONVERT_AGAIN}"
+        yield f"expected zeros after the last band; {CURE}"
 
 
 def _packed_problems(data: memoryview, field: Field, size: RecordSize) -> Iterator[str]:
@@ -131,25 +131,25 @@ def _packed_problems(data: memoryview, field: Field, size: RecordSize) -> Iterat
 
 
 def _contents_problems(data: memoryview, layout: PackedLayout) -> Iterator[str]:
-    """Yield each band that has the right checksum and cannot be unpacked, which another program has written."""
+    """Yield each band that has the right checksum but cannot be unpacked: the program that wrote it has a defect."""
     places, _ = layout.read_table(data, len(data))
     for band in range(layout.bands):
         _, first, stop = layout.rows_of(band)
         try:
             unpack_band(data[places[band] : places[band + 1]], layout, stop - first)
         except ValueError as error:
-            yield f"{_place(band, layout)}: {error}; {CONVERT_AGAIN}"
+            yield f"{_place(band, layout)}: {error}; {CURE}"
 
 
 def _place(band: int, layout: PackedLayout) -> str:
-    """Return the number of a band, its plane, and its rows, in words."""
+    """Return the place of a band for messages: its number, its plane and its rows."""
     plane, first, stop = layout.rows_of(band)
     of_plane = f"plane {plane}, " if layout.planes > 1 else ""
     return f"band {band} ({of_plane}rows {first} to {stop - 1})"
 
 
 def _value_problems(data: memoryview, expected: NDArray[np.uint32], block_bytes: int) -> Iterator[str]:
-    """Yield a problem if the checksum of a value, whose blocks have others inside it, is not the index's."""
+    """Yield a problem if the checksum of a complete packed value is not the index's."""
     if expected.tolist() != [found := crc32c(data)]:
         listed = ", ".join(f"{one:#010x}" for one in expected.tolist()) or "none"
         yield f"the checksum is {found:#010x}, the index says {listed}"

@@ -85,7 +85,7 @@ class DatasetProblem:
 
 @dataclass(frozen=True, kw_only=True)
 class VerifyReport:
-    """Amount of data checked, every problem found, and what the conversion lost, which is no problem of the files.
+    """Amount of data checked, every problem found, and what the conversion lost, which is not a problem of the files.
 
     `notes` state the error of encodings that do not keep every number.
     """
@@ -496,7 +496,7 @@ class _RecordCheck:
         for key, sizes in index.packed_bytes.items():
             start, size = int(index.raw_starts[key][record]), int(sizes[record])
             value = frames.read(start, size)
-            # Where the file ends inside the record, the first message says so.
+            # If the file ends inside the record, the first message states that.
             if key in self.arrays and self.arrays[key].is_packed and len(value) == size:
                 layout = self.arrays[key].packed_layout
                 yield from (f"{key}: {text}" for text in packed_problems(value, layout))

@@ -166,7 +166,7 @@ def _value_problems(data: memoryview | None, image: Field) -> Iterator[str]:
     if data is None or image.dtype not in ("float32", "float64", "bfloat16"):
         return
     array = stored_array(data, image)
-    # The check of the field reports a value that is no array of its shape.
+    # The check of the field reports a value that is not an array of its shape.
     if array is None:
         return
     values = array.reshape(-1)
@@ -274,7 +274,7 @@ def _stored_problems(value: Any, field: Field, features: Decoded, manifest: Mani
     if field.encoding in _LIST_CHECKS:
         return _LIST_CHECKS[field.encoding](value, field, features)
     if isinstance(value, list) and len(value) == 1:
-        form = FORMS.get(field.encoding)  # no check of a text
+        form = FORMS.get(field.encoding)  # texts are not checked
         size = (integer_of(features, keys.HEIGHT), integer_of(features, keys.WIDTH))
         return form.problems(value[0], field, size) if form else iter(())
     return iter([f"expected one bytes value, got {_count_and_dtype(value)}"])

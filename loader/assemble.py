@@ -234,6 +234,8 @@ class Assembler:
         right = records.verify_rests()
         parsed, values = parser.parse(records)
         right &= parsed & records.are_unchanged()
+        # A row whose numbers contradict each other is read by itself, which names the record.
+        right &= self._reader.extents_fit(values, len(left))
         if right.any():
             for name in names:
                 shards.fields.put_all(name, left[right], values[name][right])
@@ -302,12 +304,12 @@ class Assembler:
             self.moves_rows
             and kernel.reads()
             and not reads_all
-            and all(field.is_raw or field.is_packed for field in self._grid)
+            and all(field.is_raw or field.is_packed or field.holds_planes for field in self._grid)
         )
 
     @property
-    def raw_keys(self) -> tuple[str, ...]:
-        """Keys of planned rows' raw values."""
+    def array_keys(self) -> tuple[str, ...]:
+        """Keys of planned rows' arrays."""
         return tuple(field.keys[0] for field in self._grid)
 
     def move_planned(

@@ -162,6 +162,7 @@ def _plan_colorings(
         moves[:, TARGET_STRIDES][:, 1],
     )
     table[:, coloring.FRAME] = moves[:, FRAME]
+    table[:, coloring.BLOCKS] = records.blocks(field.keys[0])[:, 1:]
     return table
 
 

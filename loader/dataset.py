@@ -57,11 +57,12 @@ class Loader(Stream):
       [batch]. `valid` bool [batch], False if a row is padding, which holds the fields' fill values and id -1.
 
     Memory: `batch.BATCHES_IN_FLIGHT` batches, the batches that the caller keeps, and as many recycled ones. The index
-    uses 29 bytes per record, 8 more for each raw field and 5 for each started MiB of it. Each thread uses 2 MiB of
-    read buffer and one record's values that are not raw (for jpeg and png the file and the decoded picture). Label
-    counts (RandomCrop's `foreground`) use 4 MiB, and small values that each batch needs (labels, sizes) up to 64 MiB.
-    Augmentations that resample or combine examples document their own memory. With an address, add the stored bytes
-    of one batch, and of all batches in flight if batches are read in order.
+    uses 29 bytes per record, 8 more for each raw field and 5 for each started 64 KiB of it, 20 for each packed field
+    and 1 for each band of 32 rows of it. Each thread uses 2 MiB of read buffer and one record's values that are not raw
+    (packed ones, and for jpeg and png the file and the decoded picture). Label counts (RandomCrop's `foreground`) use
+    4 MiB, and small values that each batch needs (labels, sizes) up to 64 MiB. Augmentations that resample or combine
+    examples document their own memory. With an address, add the stored bytes of one batch, and of all batches in flight
+    if batches are read in order.
 
     Files: shards on a local disk are mapped into memory if a fault cannot end the process; otherwise they are read
     with file offsets. A shard that is shortened or cannot be read raises an error. A mapping uses 2 MiB of page tables

@@ -8,6 +8,8 @@ format.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any
 
@@ -22,9 +24,10 @@ from halofeed.system.errors import CorruptFileError, UsageError
 
 DECODE = {
     "accurate": "JPEG by the slow integer transform, chroma smoothed where it is upsampled",
-    "fast": "JPEG by the fast integer transform, chroma repeated where it is upsampled",
+    "fast": "JPEG by the fast integer transform, chroma repeated where it is upsampled, and at 1/2, 1/4 or 1/8 of its "
+    "size where an augmentation shrinks pictures at least as much",
 }
-_JPEG_COLORS = {1: "GRAY", 3: "RGB"}
+JPEG_COLORS = {1: "GRAY", 3: "RGB"}
 _CURE = "run `halofeed verify` on the data set, and the same `halofeed convert` with --overwrite"
 
 
@@ -54,42 +57,53 @@ def stored_dtype(field: Field) -> np.dtype[Any]:
     return dtype.newbyteorder("<")
 
 
-def decode_image(
-    data: memoryview,
-    field: Field,
-    record: StoredRecord,
-    out: NDArray[Any] | None = None,
-    *,
-    fast: bool = False,
-) -> NDArray[Any]:
+def decode_image(data: memoryview, field: Field, record: StoredRecord) -> NDArray[Any]:
     """Decode a stored picture.
 
     Args:
         data: a JPEG or PNG file, as `field.encoding` says.
         field: the image's field; its shape is the largest that is allowed.
         record: the picture's record, for messages.
-        out: [height, width, channel], contiguous; a JPEG of exactly that size is decoded into it.
-        fast: decode as DECODE["fast"] says.
 
     Returns:
-        [height, width, channel] of the field's dtype; `out` itself if it was used.
+        [height, width, channel] of the field's dtype.
 
     Raises:
         CorruptFileError: the picture cannot be decoded, or its size, channels or dtype differ from the field's.
     """
+    import simplejpeg  # raw records need neither of these
+
+    from halofeed.prep.voxels.encoded_image import check_encoded_image
+
     largest = field.shape[0], field.shape[1]
-    try:
+    with decoding_failures(field, record):
         if field.encoding == "jpeg":
-            pixels = _decode_jpeg(data, field.shape[2], largest, out, fast)
+            check_encoded_image(data, "jpeg", largest)
+            pixels: NDArray[Any] = simplejpeg.decode_jpeg(data, JPEG_COLORS[field.shape[2]])
         else:
             pixels = decode_png(data, largest)
-    except ValueError as error:
-        raise _error(record, f"the {field.encoding} image cannot be decoded: {error}") from error
     too_large = any(size > most for size, most in zip(pixels.shape, field.shape, strict=True))
     if too_large or pixels.shape[2] != field.shape[2] or pixels.dtype != field.dtype:
         found = f"{pixels.dtype} {pixels.shape}"
         raise _error(record, f"expected a {field.dtype} image of at most {field.shape}, got {found}")
     return pixels
+
+
+@contextmanager
+def decoding_failures(field: Field, record: StoredRecord) -> Iterator[None]:
+    """Raise a decoder's ValueError as a CorruptFileError that names the record."""
+    try:
+        yield
+    except ValueError as error:
+        raise _error(record, f"the {field.encoding} image cannot be decoded: {error}") from error
+
+
+def check_picture_size(data: memoryview, field: Field, record: StoredRecord) -> Size:
+    """Return the (height, width) of a stored picture without decoding it; CorruptFileError as `decode_image`."""
+    from halofeed.prep.voxels.encoded_image import check_encoded_image
+
+    with decoding_failures(field, record):
+        return check_encoded_image(data, field.encoding, (field.shape[0], field.shape[1]))
 
 
 def decode_label(
@@ -108,23 +122,6 @@ def decode_label(
         expected = f"{field.dtype} {(*shape, 1)}, as the image"
         raise _error(record, f"{field.name}: expected {expected}, got {pixels.dtype} {pixels.shape}")
     return pixels[..., 0]
-
-
-def _decode_jpeg(
-    file: memoryview, channels: int, largest: Size, out: NDArray[Any] | None, fast: bool
-) -> NDArray[Any]:
-    import simplejpeg  # raw records need neither of these
-
-    from halofeed.prep.voxels.encoded_image import check_encoded_image
-
-    size = check_encoded_image(file, "jpeg", largest)
-    options = {"fastdct": fast, "fastupsample": fast}
-    # Straight into the batch saves a copy, which needs exactly the row's shape.
-    if out is not None and size == out.shape[:2]:
-        simplejpeg.decode_jpeg(file, _JPEG_COLORS[channels], buffer=out, **options)
-        return out
-    pixels: NDArray[Any] = simplejpeg.decode_jpeg(file, _JPEG_COLORS[channels], **options)
-    return pixels
 
 
 def decode_png(data: memoryview, largest: tuple[int, int]) -> NDArray[Any]:

@@ -180,7 +180,7 @@ class Filler:
 
     def _mapped_records(self, numbers: Integers) -> MappedRecords | None:
         """Return the records if the kernel can copy them; raise as `MappedRecords.of`."""
-        shards, keys = self._shards, self._assembler.raw_keys
+        shards, keys = self._shards, self._assembler.array_keys
         verifies = self._assembler.verifies_windows and shards.verify == "first"
         if not (verifies or shards.is_verified(numbers, keys)):
             return None

@@ -74,7 +74,7 @@ class MappedRecords:
             if mapping is None:
                 return None
             files[shard] = MappedShard(opened, stamp, mapping)
-        # No file: too many to be open at once.
+        # `open_all` returns no file if there are too many to be open at once.
         return cls(shards, numbers, files) if files else None
 
     # Addresses for the kernel --------------------------------------------------------------------------------
@@ -92,7 +92,7 @@ class MappedRecords:
         return self._shards.value_bytes[key][self._numbers]
 
     def flags(self, key: str) -> Integers:
-        """Return what tells the kernel which bands to verify, int64 [record]; see `packing.FLAGS`."""
+        """Return the column `packing.FLAGS`, by which the kernel verifies bands, int64 [record]."""
         shards = self._shards
         if shards.verify != "first":
             return np.full(len(self._numbers), packing.ALWAYS if shards.verify == "always" else packing.NEVER)
@@ -150,9 +150,8 @@ class MappedRecords:
 
     def data(self) -> tuple[Integers, Integers]:
         """Return the address and the length of each record's data, both int64 [record]."""
-        return self._bases + self._shards.offsets[self._numbers] + HEADER_BYTES, self._shards.lengths[
-            self._numbers
-        ]
+        starts = self._bases + self._shards.offsets[self._numbers] + HEADER_BYTES
+        return starts, self._shards.lengths[self._numbers]
 
 
 class NumberParser:

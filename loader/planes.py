@@ -100,12 +100,12 @@ def plane_scale(field: Field) -> int:
 
 
 def plane_offset(field: Field) -> int:
-    """Return the byte of its value at which a field begins."""
+    """Return the byte of the stored value at which a field's numbers begin."""
     return field.offset if isinstance(field, ColorPlane) else 0
 
 
 def scaled_shape(shape: ImageShape, scale: int) -> ImageShape:
-    """Return the size of a plane of a picture of a size."""
+    """Return the size of a plane, for the size of its picture."""
     return tuple(side // scale for side in shape)
 
 

@@ -25,6 +25,7 @@ from halofeed.loader.decode import (
 from halofeed.loader.mapped_records import NumberParser
 from halofeed.loader.record import RecordArray, StoredRecord, record_array
 from halofeed.loader.shards import ObjectLists
+from halofeed.loader.stored_jpeg import StoredJpeg
 from halofeed.prep.geometry.resize import compose_affines
 from halofeed.schemas.fields import Field
 from halofeed.schemas.manifest import Manifest
@@ -159,7 +160,7 @@ class RecordReader:
 
         Args:
             record: the record.
-            out: as in `decode_image`, which also says what it raises.
+            out: memory for a picture that is used as it is stored.
 
         Returns:
             Each array, or None if the batch has it already; None for both if the picture's size is not the cached one.
@@ -173,8 +174,8 @@ class RecordReader:
             return None
         start, stop, *size = cached[FILE_SPAN].tolist()
         file = record.frame_part(start, stop)
-        decoded = decode_image(file, self._image, record, out, fast=self._decodes_fast)
-        return (None if decoded is out else decoded, None) if list(decoded.shape[:2]) == size else None
+        picture = self._picture(file, record, out)
+        return (None if picture is out else picture, None) if list(picture.shape[:2]) == size else None
 
     def read(
         self, record: StoredRecord, into: Mapping[str, NDArray[np.uint8]], out: NDArray[Any] | None
@@ -234,8 +235,18 @@ class RecordReader:
         if field.is_array:
             return self._stored_unless_direct(field, record), field.shape[:-1]
         file = one_file(field, features, record)
-        decoded = decode_image(file, field, record, out, fast=self._decodes_fast)
-        return None if decoded is out else decoded, decoded.shape[:-1]
+        picture = self._picture(file, record, out)
+        return None if picture is out else picture, picture.shape[:-1]
+
+    def _picture(self, file: memoryview, record: StoredRecord, out: NDArray[Any] | None) -> SourceArray:
+        """Return a picture of a file: `out` if it was decoded into it, else one that may be decoded when it is used."""
+        if self._image.encoding != "jpeg":
+            return decode_image(file, self._image, record)
+        picture = StoredJpeg(record, self._image, file, fast=self._decodes_fast)
+        if out is None or out.shape != picture.shape:
+            return picture
+        picture.copy(View.whole(out.shape[:2]), out)
+        return out
 
     def _read_label(self, features: Decoded, record: StoredRecord, stored: ImageShape) -> LabelArray | None:
         """Return the label on the image's grid; None if there is none, or the batch has it already."""
@@ -328,23 +339,47 @@ class RecordReader:
             rows: number of rows.
             objects: the objects of all rows, one row after the other, and the object count of each row.
         """
-        stored = np.tile(np.array(self._image.shape[:-1], np.int64), (rows, 1))
-        if FILE_SPAN in values:
-            stored = values[FILE_SPAN][:, 2:]
-        low, high = np.zeros_like(stored), stored.copy()
-        # A stored extent, or the unpadded size of a picture, which begins at the top left.
-        if self._extent_fields and self._extent_fields[0].name == EXTENT:
-            low, high = np.moveaxis(values[EXTENT].astype(np.int64), 1, 0)
-        elif self._extent_fields:
-            high[:, -len(self._extent_fields) :] = np.stack(
-                [values[field.name] for field in self._extent_fields], axis=-1
-            )
+        stored, low, high = self._ranges(values, rows)
         windows = Windows.whole(stored if self._pads_around else high, low, high)
         if objects is not None:
             lists, counts = objects
             windows.of_row = of_row = np.repeat(np.arange(rows), counts)
             windows.objects = self._objects_of(lists, stored[of_row], windows.shape[of_row])
         return windows
+
+    def extents_fit(self, values: Mapping[str, NDArray[Any]], rows: int) -> NDArray[np.bool_]:
+        """Return for which images `windows` has valid ranges, bool [row]; `read` reports the others."""
+        stored, low, high = self._ranges(values, rows)
+        lowest = 0 if self._has_extent else 1  # a tile may show nothing of the scan
+        return np.asarray(((low >= 0) & (low <= high - lowest) & (high <= stored)).all(axis=1))
+
+    @property
+    def _has_extent(self) -> bool:
+        return bool(self._extent_fields) and self._extent_fields[0].name == EXTENT
+
+    def _ranges(
+        self, values: Mapping[str, NDArray[Any]], rows: int
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+        """Return the size of stored images, and where the part that shows the source begins and ends.
+
+        Args:
+            values, rows: as in `windows`.
+
+        Returns:
+            int64 [row, axis] each.
+        """
+        stored = np.tile(np.array(self._image.shape[:-1], np.int64), (rows, 1))
+        if FILE_SPAN in values:
+            stored = values[FILE_SPAN][:, 2:]
+        low, high = np.zeros_like(stored), stored.copy()
+        # A stored extent, or the unpadded size of a picture, which begins at the top left.
+        if self._has_extent:
+            low, high = np.moveaxis(values[EXTENT].astype(np.int64), 1, 0)
+        elif self._extent_fields:
+            high[:, -len(self._extent_fields) :] = np.stack(
+                [values[field.name] for field in self._extent_fields], axis=-1
+            )
+        return stored, low, high
 
     def _objects(
         self, lists: ObjectLists, masks: tuple[StoredMask, ...], stored: ImageShape, picture: ImageShape

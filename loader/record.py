@@ -124,7 +124,7 @@ class StoredRecord:
         self._read_token = object()  # verified blocks in the scratch belong to an earlier read
         if opened.is_transferred:
             if self._verify == "first":
-                self._verify = "always"  # a verified transfer says nothing about the next one
+                self._verify = "always"  # the next transfer may be damaged although this one is verified
             opened.begin(self._offset, lambda: shards.spans(np.array([number]), SPLIT_BYTES_FOR_CROPS))
         size = int(shards.rest_bytes(np.array([number]))[0])
         frame = np.empty(size, np.uint8).data if outlives else shards.scratch.bytes("rest", size).data
@@ -132,16 +132,7 @@ class StoredRecord:
         around = self._parts_around_arrays(frame)
         # A record whose checksums are known is copied from the mapped file; otherwise it is read and verified.
         if not self._copy_from_mapping(opened, into, around):
-            for at, part in around:
-                opened.read_into((part,), at, len(part))
-            self._check_frame(around)
-            if self._verify == "always" or (self._verify == "first" and not shards.verified[number]):
-                self._check_data([part for _, part in self._without_frame(around)])
-            for key, out in into.items():
-                if key in shards.layouts:
-                    self.unpack(key, PackedWindow.whole(shards.layouts[key]), out)
-                else:
-                    self.fetch(key, [0], len(out), out)
+            self._read_and_verify(opened, into, around)
         return self._decode(around, keys)
 
     def accept_verified(self, opened: OpenFile, stamp: tuple[int, ...], frame: memoryview) -> None:
@@ -189,6 +180,22 @@ class StoredRecord:
         except CorruptFileError as error:
             raise CorruptFileError(f"{self.place}: {error}") from error
 
+    def _read_and_verify(
+        self, opened: OpenFile, into: Mapping[str, Bytes], around: list[tuple[int, memoryview]]
+    ) -> None:
+        """Read the parts around the arrays and the arrays of `into`, and verify what was not verified."""
+        shards = self._shards
+        for at, part in around:
+            opened.read_into((part,), at, len(part))
+        self._check_frame(around)
+        if self._verify == "always" or (self._verify == "first" and not shards.verified[self._number]):
+            self._check_data([part for _, part in self._without_frame(around)])
+        for key, out in into.items():
+            if key in shards.layouts:
+                self.unpack(key, PackedWindow.whole(shards.layouts[key]), out)
+            else:
+                self.fetch(key, [0], len(out), out)
+
     def _copy_from_mapping(
         self, opened: OpenFile, into: Mapping[str, Bytes], around: list[tuple[int, memoryview]]
     ) -> bool:
@@ -209,9 +216,9 @@ class StoredRecord:
             if key in shards.layouts:
                 try:
                     self._unpack_value(key, PackedWindow.whole(shards.layouts[key]), value, out)
-                except ValueError:  # `unpack` finds the error again, or says why the file cannot be read
+                except ValueError:  # `unpack` finds the error again and raises it with the record's place
                     return False
-            elif not kernel.copy(value, out, 1):  # the machine code is not built on this machine
+            elif not kernel.copy(value, out, 1):  # the kernel is not built on this machine
                 np.copyto(out, value)
         if opened.is_lost():  # the file was shortened meanwhile, and zeros were copied
             return False
@@ -248,7 +255,7 @@ class StoredRecord:
                     continue
                 data = value[block * size : (block + 1) * size]
                 if crc32c(data) != shards.value_checksums[key][self._number, block]:
-                    return None  # `fetch` finds the error again, or says why the file cannot be read
+                    return None  # `fetch` finds the error again and raises it with the record's place
                 self._mark_verified(key, block)
         return value
 
@@ -327,7 +334,7 @@ class StoredRecord:
         self._opened.read_into((out,), self.value_start(key) + first * size, len(out))
         for block, at in enumerate(range(0, len(out), size), first):
             if crc32c(out[at : at + size]) != self._shards.value_checksums[key][self._number, block]:
-                raise self._checksum_error(f"the checksum is wrong of block {block} of {key}")
+                raise self._checksum_error(f"the checksum of block {block} of {key} is wrong")
             self._mark_verified(key, block)
 
     def _mapped_shard(self) -> Bytes | None:
@@ -339,7 +346,7 @@ class StoredRecord:
     # Packed values, after `features` was called --------------------------------------------------------------
 
     def unpack(self, key: str, window: PackedWindow, out: NDArray[Any]) -> None:
-        """Unpack a window of a packed value, after verifying its table and its bands that no one has verified.
+        """Unpack a window of a packed value, after verifying its table and those of its bands that are not verified.
 
         Args:
             key: the value's key.
@@ -352,7 +359,7 @@ class StoredRecord:
         mapping = self._mapped_shard()
         if mapping is not None:
             begin = self.value_start(key)
-            # After an error the read below finds it again, or says why the file cannot be read.
+            # After an error the read below finds it again and raises it with the record's place.
             with contextlib.suppress(ValueError):
                 self._unpack_value(key, window, mapping[begin : begin + self.value_bytes(key)], out)
                 if not self.is_lost():
@@ -375,13 +382,9 @@ class StoredRecord:
     def _unpack_value(self, key: str, window: PackedWindow, value: Bytes, out: NDArray[Any]) -> None:
         """Unpack a window of a value in memory; ValueError if it is damaged."""
         layout, flags = self._shards.layouts[key], self._band_flags(key)
-        # The bytes after the last band are in no band's checksum.
-        if (
-            flags is not None
-            and not flags[-1]
-            and window.bands(layout)[-1] == layout.bands - 1
-            and (value[-SLACK_BYTES:].any())
-        ):
+        # No band's checksum covers the bytes after the last band.
+        verifies_last = flags is not None and not flags[-1] and window.bands(layout)[-1] == layout.bands - 1
+        if verifies_last and value[-SLACK_BYTES:].any():
             raise ValueError("expected zeros after its last band")
         read_window(value, layout, window, out.reshape(*window.shape, layout.pixel_bytes), flags)
 
@@ -402,7 +405,7 @@ class StoredRecord:
     def _expect_bands(self, key: str, bands: Integers, places: Integers) -> list[tuple[int, int]]:
         """Begin to transfer bands, if the shard is remote, and return the byte ranges of the value that hold them."""
         ranges = _merged(places[bands], places[bands + 1], _GAP_BYTES)
-        if ranges and ranges[-1][1] == places[-1]:  # the last band needs the bytes after it
+        if ranges and ranges[-1][1] == places[-1]:  # the kernel reads up to 16 bytes after the last band
             ranges[-1] = ranges[-1][0], ranges[-1][1] + SLACK_BYTES
         begin = self.value_start(key)
         self._opened.expect([(begin + low, begin + high) for low, high in ranges])
@@ -412,7 +415,7 @@ class StoredRecord:
         """Read the table and some bands of a packed value; ValueError if the table is damaged.
 
         Returns:
-            The value, uint8 [byte], in this thread's memory; other bands hold any bytes.
+            The value, uint8 [byte], in this thread's memory; the contents of other bands are undefined.
         """
         opened, begin = self._opened, self.value_start(key)
         ranges = self._expect_bands(key, bands, self._read_table(key))
@@ -679,6 +682,7 @@ class PackedArray(RecordArray):
 
 
 def _window_of(box: Ranges) -> PackedWindow:
+    """Return the window that shows a box as it is stored."""
     return PackedWindow.of([low for low, _ in box], [high - low for low, high in box])
 
 
@@ -730,23 +734,22 @@ class ColoredPlanes(RecordArray):
 
     def plane(self, plane: ColorPlane) -> StoredArray:
         """Return one of the planes."""
-        return StoredPlane(self._record, self._key, plane.shape, self.dtype, self._axes).at(plane.offset)
+        return StoredPlane(plane.offset, self._record, self._key, plane.shape, self.dtype, self._axes)
 
     @property
     def _size(self) -> tuple[int, int]:
         return self.shape[0], self.shape[1]
 
     def _plane_runs(self, first: int, last: int) -> tuple[list[int], list[int]]:
-        """Return where the luma and the chroma of even rows begin in the value, and their bytes."""
+        """Return where the luma and the chroma of rows begin in the value, and their bytes; both rows are even."""
         height, width = self._size
-        return [first * width, (height + first // 2) * width], [
-            (last - first) * width,
-            (last - first) // 2 * width,
-        ]
+        starts = [first * width, (height + first // 2) * width]
+        return starts, [(last - first) * width, (last - first) // 2 * width]
 
     def _runs(self, box: Ranges) -> tuple[list[int], int]:
         """Return runs of one length that cover the rows of a box in both planes; see `ByteRuns`."""
         first, last = box[0][0] // 2 * 2, -(-box[0][1] // 2) * 2
+        # The luma has twice the bytes of the chroma, so it is two runs of the chroma's length.
         (luma, chroma), (_, length) = self._plane_runs(first, last)
         return [luma, luma + length, chroma], length
 
@@ -809,15 +812,18 @@ class StoredArray(RecordArray):
 
 
 class StoredPlane(StoredArray):
-    """A plane of a picture that is stored as color planes."""
+    """A plane of a picture that is stored as color planes.
+
+    Args:
+        offset: byte of the value at which the plane begins.
+        others: the arguments of `RecordArray`.
+    """
 
     __slots__ = ("_offset",)
-    _offset: int
 
-    def at(self, offset: int) -> StoredPlane:
-        """Return the plane, after setting the byte of the value at which it begins."""
+    def __init__(self, offset: int, *others: Any) -> None:
+        super().__init__(*others)
         self._offset = offset
-        return self
 
     def _bytes_of(self, value: Bytes) -> Bytes:
         return value[self._offset : self._offset + math.prod(self.shape) * self.dtype.itemsize]

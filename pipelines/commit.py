@@ -32,7 +32,7 @@ from halofeed.schemas.file_layout import (
     index_file,
 )
 from halofeed.schemas.index import ShardIndex
-from halofeed.schemas.manifest import Manifest, Shard, Split
+from halofeed.schemas.manifest import Manifest, Shard, Split, format_version_of
 from halofeed.schemas.statistics import Statistics
 from halofeed.schemas.tasks import ImageFormat, task_named
 from halofeed.schemas.tfds import metadata_files
@@ -373,17 +373,18 @@ def _manifest(job: ShardJob, splits: dict[str, Split], reasons: Counter[str]) ->
     total = Statistics.total(split.statistics for split in splits.values())
     names = _class_names(job, total)
     several = job.task == "classification" and recipe.several_classes == "keep"
+    fields = task.fields(
+        _image_format(job, total),
+        max_boxes=recipe.max_boxes,
+        masks=recipe.masks,
+        keep=recipe.keep,
+        several_classes=len(names) if several else None,
+    )
     return Manifest(
         name=job.name,
         version=job.version,
         task=job.task,
-        fields=task.fields(
-            _image_format(job, total),
-            max_boxes=recipe.max_boxes,
-            masks=recipe.masks,
-            keep=recipe.keep,
-            several_classes=len(names) if several else None,
-        ),
+        fields=fields,
         labels=dict(sorted(names.items())),
         recipe=recipe.to_json(),
         inputs=job.inputs,
@@ -391,6 +392,7 @@ def _manifest(job: ShardJob, splits: dict[str, Split], reasons: Counter[str]) ->
         rejected=dict(reasons),
         software={"halofeed": __version__},
         ignore_label=job.labels.stored_ignore,
+        format_version=format_version_of(fields),
     )
 
 

@@ -1,7 +1,7 @@
-"""Encodings of fields: the forms in which records hold arrays. A new encoding is one entry of `ENCODINGS`.
+"""Encodings of fields: the forms in which records hold values, with the properties by which code decides.
 
-Tables of the same keys hold its functions: `halofeed.prep.voxels.encode` those that encode,
-`halofeed.inspection.stored_values` those that check and decode for `halofeed verify`, exports and pages.
+Other tables have the same keys; `docs/extending.md` lists them. `halofeed.prep.voxels.encode` has the functions that
+encode, and `halofeed.inspection.stored_values` those that check and decode for `halofeed verify`, exports and pages.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ class Encoding:
     """Properties of one encoding, by which code decides instead of by its name.
 
     Args:
-        description: description of the stored bytes.
-        is_array: True if a part of the array can be read, so that the index holds where the value begins.
-        is_fixed_size: True if the value of an array has as many bytes in every record.
+        description: what is stored, for readers of the data set.
+        is_array: True if a part of the array can be read alone; the index then states where the value begins.
+        is_fixed_size: True if the value of an array has the same number of bytes in every record.
         has_one_shape: True if the array of every record has the field's shape.
         is_file: True if the value is a picture file, which has its own size and which other programs decode.
         holds_sets: True if each number of an array is a set of classes.

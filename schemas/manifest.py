@@ -22,12 +22,26 @@ from halofeed.schemas.tfrecord import FOOTER_BYTES, HEADER_BYTES
 from halofeed.storage.atomic_files import read_regular
 from halofeed.storage.paths import find_paths, names_in
 from halofeed.system.addresses import is_remote, meant_address
+from halofeed.system.checksum import BLOCK_BYTES
 from halofeed.system.errors import ManifestError, UsageError
 from halofeed.system.wording import did_you_mean, nearest_name, plural
 
-FORMAT_VERSION = 2
-"""Version 2 names each index, see `file_layout.index_file`, and has label_map.pbtxt and TFDS's class names."""
+FORMAT_VERSION = 3
+"""Version 2 names each index, see `file_layout.index_file`, and has label_map.pbtxt and TFDS's class names.
+Version 3 has packed arrays, color planes, or raw values with the checksums of several blocks of 64 KiB."""
 _MAX_VERSIONS_NAMED = 8
+
+
+def format_version_of(fields: Iterable[Field]) -> int:
+    """Return the earliest version whose programs read these fields; others ask for a newer halofeed.
+
+    Programs of version 2 know blocks of 1 MiB alone, and would report a raw value of several smaller ones as corrupt.
+    """
+    newer = any(
+        field.is_packed or field.holds_planes or (field.is_raw and field.stored_bytes > BLOCK_BYTES)
+        for field in fields
+    )
+    return FORMAT_VERSION if newer else 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,7 +88,7 @@ class Manifest:
         rejected: number of rejected inputs by "stage: reason".
         software: version by program.
         ignore_label: segmentation: label value of unknown pixels or voxels, which is no class; None if there is none.
-        format_version: version of the document's format.
+        format_version: version of the document's format, see `format_version_of`.
     """
 
     name: str

@@ -213,10 +213,7 @@ class DirectFile:
                 if not self._set_direct(False):
                     raise
                 continue
-            while views and written >= len(views[0]):
-                written -= len(views.pop(0))
-            if views:
-                views[0] = views[0][written:]
+            views = _after(views, written)
         if self._is_large and hasattr(os, "posix_fadvise"):
             # Writes dirty pages without waiting, and drops clean ones.
             os.posix_fadvise(self._file, 0, 0, os.POSIX_FADV_DONTNEED)
@@ -306,6 +303,19 @@ class _Timer:
             all_seconds=time.perf_counter() - self.began,
             byte_count=position - self.start,
         )
+
+
+def _after(views: list[memoryview], written: int) -> list[memoryview]:
+    """Return what is left of memory to write in order, after its first `written` bytes.
+
+    >>> [bytes(view) for view in _after([memoryview(b"ab"), memoryview(b"cde")], 3)]
+    [b'de']
+    """
+    for number, view in enumerate(views):
+        if written < len(view):
+            return [view[written:], *views[number + 1 :]]
+        written -= len(view)
+    return []
 
 
 def _new_buffer() -> NDArray[np.uint8]:

@@ -72,6 +72,19 @@ def test_the_map_of_the_house_names_files_and_tables_that_are_there() -> None:
         assert any(one.is_file() and re.search(rf"^{table}\b", one.read_text(), re.M) for one in files), table
 
 
+def test_the_page_about_encodings_names_every_table_with_an_entry_per_encoding() -> None:
+    text = (ROOT / "docs" / "extending.md").read_text()
+    named = dict(re.findall(r"^\| `([\w/]+\.py)` \| (`[\w`, ]+`) \|", text, re.MULTILINE))
+    parts = ("schemas", "loader", "prep", "pipelines", "inspection", "trainer")
+    found = [
+        path for part in parts for path in ROOT.glob(f"{part}/**/*.py") if '"yuv420"' in path.read_text()
+    ]
+    assert sorted(named) == sorted(str(path.relative_to(ROOT)) for path in found)
+    for file, tables in named.items():
+        for table in re.findall(r"\w+", tables):
+            assert re.search(rf"^(class )?{table}\b", (ROOT / file).read_text(), re.MULTILINE), (file, table)
+
+
 DATAFLOW = ROOT / "examples" / "dataflow"
 METADATA = (DATAFLOW / "metadata.json").read_text()
 

@@ -82,7 +82,7 @@ def chosen_folder(option: str | None, *, processes: int = 1) -> Path | None:
 
 @contextlib.contextmanager
 def compile_cache(folder: Path | None) -> Iterator[ProgramFiles | None]:
-    """Keep the programs that JAX compiles within a block in a folder, and load those that are there.
+    """Store the programs that JAX compiles within a block in a folder, and load those that the folder holds.
 
     Other threads that compile in the block use the folder too. Without a folder, or with a JAX that does not have the
     functions behind its cache, the block changes nothing.
@@ -144,7 +144,7 @@ class ProgramFiles:
         self._can_write = True
 
     def get(self, key: str) -> bytes | None:
-        """Return the bytes of a program; None if there are none, or they were changed."""
+        """Return the bytes of a program; None if they are missing or damaged."""
         file = self._file(key)
         try:
             data = load_bytes(file)
@@ -192,7 +192,7 @@ def _digest(name: str, value: bytes) -> bytes:
 
 
 def _replace(file: Path, data: bytes) -> None:
-    """Write a file that appears complete; after a loss of power its checksum may be wrong."""
+    """Write a file atomically. It is not synced, so its checksum may be wrong after a loss of power."""
     new = file.with_name(f"{file.stem}.{os.urandom(8).hex()}{_NEW_ENDING}")
     try:
         with open_path(create_file(new), "wb") as stream:
@@ -241,10 +241,11 @@ def _environment() -> tuple[str, ...]:
 
 def _processor() -> tuple[str, ...]:
     """Return the model of the processor."""
+    # Many platforms have no model in `platform.processor` (Python's documentation).
     with contextlib.suppress(OSError), open_path("/proc/cpuinfo", "r") as stream:
         lines = []
         for line in stream:
-            if not line.strip():  # the next one is a core of its own
+            if not line.strip():  # the lines after it describe another core
                 break
             # Other lines, such as the clock rate, change.
             if line.startswith(("vendor_id", "cpu family", "model", "flags", "CPU ", "Features")):

@@ -1,4 +1,4 @@
-"""Batches of color planes for training: half of the bytes are copied to the devices, which make colors of them."""
+"""Batches of color planes for training: half as many bytes are copied to the devices, which compute the colors."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class PlanesOnDevice:
 
     Args:
         loader: the loader of RGB pixels.
-        planes: the same with color="planes".
+        planes: a loader with the same arguments and color="planes".
     """
 
     def __init__(self, loader: Loader, planes: Loader) -> None:
@@ -52,10 +52,10 @@ class PlanesOnDevice:
 def colored_on_device(
     loader: Loader, options: Mapping[str, Any], partition: Partition
 ) -> Loader | PlanesOnDevice:
-    """Return the source of the same batches that copies planes to the devices, or the loader where there is none.
+    """Return the source of the same batches that copies planes to the devices, or the loader if that is impossible.
 
-    There is none for pictures that are not stored as color planes, for augmentations that show other windows than from
-    even rows and columns, and for parts of odd sides.
+    It is impossible for pictures that are not stored as color planes, for augmentations whose windows may begin at an
+    odd row or column, and for partitions into parts with odd sides.
 
     Args:
         loader: the loader of RGB pixels.
@@ -64,7 +64,7 @@ def colored_on_device(
     """
     if not loader.manifest.field(IMAGE).holds_planes:
         return loader
-    # `Loader` states its own limits.
+    # `Loader` refuses planes for augmentations and shapes that they cannot show.
     try:
         planes = Loader(**options, color="planes")
     except UsageError:

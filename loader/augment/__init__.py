@@ -31,7 +31,12 @@ from halofeed.system.errors import UsageError
 from halofeed.system.wording import did_you_mean, nearest_name
 
 if TYPE_CHECKING:
-    from halofeed.loader.augment.crop_and_resize import RandomCropImage, ScaleJitter, SsdRandomCrop
+    from halofeed.loader.augment.crop_and_resize import (
+        RandomCropImage,
+        RandomResizedCrop,
+        ScaleJitter,
+        SsdRandomCrop,
+    )
     from halofeed.loader.augment.flips_and_crops import (
         FlipDepth,
         FlipLeftRight,
@@ -74,6 +79,7 @@ __all__ = [
     "PartnerSampler",
     "RandomCrop",
     "RandomCropImage",
+    "RandomResizedCrop",
     "RandomRotation",
     "Rotate90",
     "ScaleJitter",

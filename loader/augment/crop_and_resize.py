@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -127,14 +128,7 @@ class ScaleWarp:
     def image(self, source: NDArray[Any], start: ImageShape, box: Ranges, out: NDArray[Any]) -> None:
         """Resize 8-bit pictures in integers as the converter does, others in floats with repeated edges."""
         if source.dtype == np.uint8:  # the converter's kernel for pictures, so that both give the same pixels
-            size = (out.shape[0], out.shape[1])
-            plan = ResizePlan(source_size=size, resized_size=size, output_size=size)
-            edges = [
-                [min(max(0.0, edge * ratio - first), float(most)) for edge in sides]
-                for sides, ratio, first, most in zip(box, self._ratios, start, source.shape, strict=False)
-            ]
-            (top, bottom), (left, right) = edges
-            out[...] = resize_image(source, plan, extent=(top, left, bottom, right))
+            self.decoded_image(source, start, 1, box, out)
             return
         ratios = self._ratios
         matrix = np.diag([1.0, *ratios, 1.0])
@@ -144,6 +138,24 @@ class ScaleWarp:
         (top, bottom), (left, right) = box
         ranges = ((0, channels), (top, bottom), (left, right))
         sample_image(np.ascontiguousarray(source.transpose(2, 0, 1)), step, ranges, out.transpose(2, 0, 1))
+
+    @property
+    def reduction(self) -> int:
+        """Largest of 1, 2, 4 and 8 that both sides shrink by at least; see `ShrinkingWarp`."""
+        return max(factor for factor in (1, 2, 4, 8) if factor <= max(1.0, min(self._ratios)))
+
+    def decoded_image(
+        self, source: NDArray[Any], start: ImageShape, factor: int, box: Ranges, out: NDArray[Any]
+    ) -> None:
+        """Resize an 8-bit picture whose sides were divided by a factor; see `ShrinkingWarp`."""
+        size = (out.shape[0], out.shape[1])
+        plan = ResizePlan(source_size=size, resized_size=size, output_size=size)
+        edges = [
+            [min(max(0.0, (edge * ratio - first) / factor), float(most)) for edge in sides]
+            for sides, ratio, first, most in zip(box, self._ratios, start, source.shape, strict=False)
+        ]
+        (top, bottom), (left, right) = edges
+        out[...] = resize_image(source, plan, extent=(top, left, bottom, right))
 
     def label(self, source: NDArray[Any], start: ImageShape, box: Ranges, out: NDArray[Any]) -> None:
         """Take the nearest pixels, as the converter does."""
@@ -187,14 +199,9 @@ class RandomCropImage:
     random_coef: float = 0.0
 
     def __post_init__(self) -> None:
-        for name in ("aspect_ratio_range", "area_range"):
-            low, high = check_range(f"RandomCropImage: {name}", getattr(self, name))
-            object.__setattr__(self, name, (low, high))
-            if low <= 0:
-                raise UsageError(f"RandomCropImage: {name}: expected values above 0, got {(low, high)}")
+        _check_window_ranges(self)
         for name in ("min_object_covered", "overlap_thresh", "random_coef"):
             check_share(f"RandomCropImage: {name}", getattr(self, name))
-        check_share("RandomCropImage: area_range", self.area_range[1])
 
     def frame(self, frame: Frame) -> Frame:
         """Return the same frame; only for pictures."""
@@ -207,8 +214,7 @@ class RandomCropImage:
         shape = example.view.shape
         sides = np.array([*shape, *shape])
         boxes = example.objects.boxes if len(example.objects.kept) else np.array([[0.0, 0.0, 1.0, 1.0]])
-        draws = np.random.default_rng(int(uniform[_SEED_NUMBER] * 2**53)).random((ATTEMPTS, 4))
-        window = self.draw_window(shape, (boxes * sides).astype(np.int64), draws)
+        window = self.draw_window(shape, (boxes * sides).astype(np.int64), window_draws(uniform))
         if window is None:
             return example
         start, size = window
@@ -226,38 +232,118 @@ class RandomCropImage:
         """
         areas = (boxes[:, 2:] - boxes[:, :2]).clip(0).prod(-1)
         boxes, areas = boxes[areas > 0], areas[areas > 0]
-        low, high = self.aspect_ratio_range
-        for ratio, side, y, x in draws.tolist():
-            size = self._draw_size(shape, low + ratio * (high - low), side)
-            if size is None:
-                continue
-            # The last start is left out, as in the source.
-            start = int(y * (shape[0] - size[0])), int(x * (shape[1] - size[1]))
+        for start, size in draw_windows(shape, self.area_range, self.aspect_ratio_range, draws):
             end = start[0] + size[0], start[1] + size[1]
             common = np.minimum(boxes[:, 2:], end) - np.maximum(boxes[:, :2], start)
             if (common.clip(0).prod(-1) >= self.min_object_covered * areas).any():
                 return start, size
         return None
 
-    def _draw_size(self, shape: ImageShape, ratio: float, uniform: float) -> ImageShape | None:
-        """Return a height and a width; None if no window of this ratio has an area within the range."""
-        height, width = shape
-        least, most = (share * height * width for share in self.area_range)
-        low, high = round(math.sqrt(least / ratio)), round(math.sqrt(most / ratio))
-        # Steps and rounding of GenerateRandomCrop in TensorFlow's sample_distorted_bounding_box_op.cc.
-        if round(high * ratio) > width:
-            high = int((width + 0.5 - _ROUNDING) / ratio)
-            high -= round(high * ratio) > width
-        high = min(high, height)
-        side = min(low, high)
-        side += int(uniform * (high - side + 1))
-        if side * round(side * ratio) < least:
-            side += 1
-        if side * round(side * ratio) > most:
-            side -= 1
-        size = side, round(side * ratio)
-        fits = least <= size[0] * size[1] <= most and size[0] <= height and size[1] <= width
-        return size if fits and min(size) > 0 else None
+
+def _check_window_ranges(given: RandomCropImage | RandomResizedCrop) -> None:
+    """Check the ranges of a window's aspect ratio and area, and make them tuples."""
+    name = type(given).__name__
+    for key in ("aspect_ratio_range", "area_range"):
+        low, high = check_range(f"{name}: {key}", getattr(given, key))
+        object.__setattr__(given, key, (low, high))
+        if low <= 0:
+            raise UsageError(f"{name}: {key}: expected values above 0, got {(low, high)}")
+    check_share(f"{name}: area_range", given.area_range[1])
+
+
+def window_draws(uniform: Uniform) -> NDArray[np.float64]:
+    """Return the random numbers of `draw_windows`, float64 [attempt, 4], for the numbers of an augmentation."""
+    return np.random.default_rng(int(uniform[_SEED_NUMBER] * 2**53)).random((ATTEMPTS, 4))
+
+
+def draw_windows(
+    shape: ImageShape,
+    area_range: tuple[float, float],
+    aspect_ratio_range: tuple[float, float],
+    draws: NDArray[np.float64],
+) -> Iterator[tuple[ImageShape, ImageShape]]:
+    """Yield the start and the shape of windows of random area and aspect ratio that fit into a picture.
+
+    Args:
+        shape: height and width of the picture.
+        area_range: smallest and largest area as a share of the picture's.
+        aspect_ratio_range: smallest and largest width / height.
+        draws: random numbers, float64 [attempt, 4].
+    """
+    low, high = aspect_ratio_range
+    for ratio, side, y, x in draws.tolist():
+        size = _draw_size(shape, area_range, low + ratio * (high - low), side)
+        if size is not None:
+            # The last start is left out, as in the source.
+            yield (int(y * (shape[0] - size[0])), int(x * (shape[1] - size[1]))), size
+
+
+def _draw_size(
+    shape: ImageShape, area_range: tuple[float, float], ratio: float, uniform: float
+) -> ImageShape | None:
+    """Return a height and a width; None if no window of this ratio has an area within the range."""
+    height, width = shape
+    least, most = (share * height * width for share in area_range)
+    low, high = round(math.sqrt(least / ratio)), round(math.sqrt(most / ratio))
+    # Steps and rounding of GenerateRandomCrop in TensorFlow's sample_distorted_bounding_box_op.cc.
+    if round(high * ratio) > width:
+        high = int((width + 0.5 - _ROUNDING) / ratio)
+        high -= round(high * ratio) > width
+    high = min(high, height)
+    side = min(low, high)
+    side += int(uniform * (high - side + 1))
+    if side * round(side * ratio) < least:
+        side += 1
+    if side * round(side * ratio) > most:
+        side -= 1
+    size = side, round(side * ratio)
+    fits = least <= size[0] * size[1] <= most and size[0] <= height and size[1] <= width
+    return size if fits and min(size) > 0 else None
+
+
+@explains_fields
+@dataclass(frozen=True)
+class RandomResizedCrop:
+    """Shows a window of random area and aspect ratio, stretched to (height, width): the usual crop for classification.
+
+    A window is drawn up to 100 times until it fits into the picture; the complete picture is shown if none does. Boxes
+    are clipped to the window. Boxes with less than `minimum_visible` (a share of their area, 0 to 1) in it are dropped.
+    Pixels are resized as by `ScaleJitter`. Only the needed part of a JPEG is decoded.
+
+    Args:
+        height, width: size of what is shown, in pixels.
+        area_range: smallest and largest area of a window as a share of the picture's.
+        aspect_ratio_range: smallest and largest width / height of a window, in pixels of the stored picture.
+        minimum_visible: as in `RandomCrop`.
+
+    Source: Szegedy et al., "Going deeper with convolutions", 2014, section 6; drawn as by
+    `tf.image.sample_distorted_bounding_box`.
+
+    >>> RandomResizedCrop(224, 224).area_range
+    (0.08, 1.0)
+    """
+
+    height: int
+    width: int
+    area_range: tuple[float, float] = (0.08, 1.0)
+    aspect_ratio_range: tuple[float, float] = (3 / 4, 4 / 3)
+    minimum_visible: float = 0.3
+
+    def __post_init__(self) -> None:
+        check_sides("RandomResizedCrop", self.height, self.width)
+        _check_window_ranges(self)
+        check_share("RandomResizedCrop: minimum_visible", self.minimum_visible)
+
+    def frame(self, frame: Frame) -> Frame:
+        """Return the frame of the given size; only for pictures."""
+        check_pictures("RandomResizedCrop", frame)
+        return replace(frame, shape=(self.height, self.width))
+
+    def apply(self, example: Example, uniform: Uniform) -> Example:
+        shape = example.view.shape
+        windows = draw_windows(shape, self.area_range, self.aspect_ratio_range, window_draws(uniform))
+        start, size = next(windows, ((0, 0), shape))
+        return resize_view(example.crop(start, size, self.minimum_visible), (self.height, self.width))
 
 
 _SSD_SHARES = (0.0, 0.1, 0.3, 0.5, 0.7, 0.9, 1.0)

@@ -195,7 +195,7 @@ class RandomCrop:
 
 
 def on_steps(first: int, last: int, step: int) -> tuple[int, int]:
-    """Return the first and last multiples of a step in a range; the range's own start if there is none.
+    """Return the first and last multiples of a step in a range; the range's start if it holds none.
 
     >>> on_steps(3, 9, 2), on_steps(3, 3, 2), on_steps(3, 9, 1)
     ((4, 8), (3, 3), (3, 9))

@@ -33,7 +33,7 @@ import abc
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
@@ -280,6 +280,23 @@ class LabelSource(ArraySource, Protocol):
         """Return what `count` returns for a box of this array; it may be cached."""
 
 
+class DecodedSource(ArraySource, Protocol):
+    """A picture that is decoded into separate memory, perhaps at a fraction of its size."""
+
+    def decoded(self, view: View, most: int) -> tuple[NDArray[Any], ImageShape, int]:
+        """Return what the view shows.
+
+        Args:
+            view: the view, in pixels of the complete size.
+            most: largest divisor of the sides that may be chosen: 1, 2, 4 or 8.
+
+        Returns:
+            Pixels [height, width, channel] as seen, of any strides, which are valid until this thread decodes another
+            picture; the place of the first one's corner in the view, in pixels of the complete size, which is negative
+            if that pixel covers more than the view; and the divisor of the sides.
+        """
+
+
 SourceArray = ArraySource | NDArray[Any]
 LabelArray = LabelSource | NDArray[Any]
 
@@ -381,6 +398,26 @@ class Warp(Protocol):
         """Write a box of the grid as `image`, without channels, and without mixing values."""
 
 
+class ShrinkingWarp(Warp, Protocol):
+    """A `Warp` of pictures that can use one of a fraction of its size."""
+
+    @property
+    def reduction(self) -> int:
+        """Largest of 1, 2, 4 and 8 by which the sides of the source may be divided before."""
+
+    def decoded_image(
+        self, source: NDArray[Any], start: ImageShape, factor: int, box: Ranges, out: NDArray[Any]
+    ) -> None:
+        """Write a box of the grid as `image`, from a source whose sides were divided by a factor.
+
+        Args:
+            source: the needed part of the source, [..., channel], of any strides.
+            start: start of that part, in pixels of the complete source.
+            factor: the divisor of its sides.
+            box, out: as in `image`.
+        """
+
+
 class Resampled(LazyArray):
     """An array on a warp's grid; see `LabelSource`.
 
@@ -407,11 +444,41 @@ class Resampled(LazyArray):
     def compute(self, box: Ranges, out: NDArray[Any]) -> None:
         needed = self._warp.needed(box)
         start, shape = tuple(low for low, _ in needed), tuple(high - low for low, high in needed)
+        view = self._view.crop(start, shape)
+        if self._image and self._compute_decoded(view, start, box, out):
+            return
         source = np.empty((*shape, *self._channels), self.dtype)
-        copy_view(self._view.crop(start, shape), self._source, source)
+        copy_view(view, self._source, source)
         outside = (self._warp.image if self._image else self._warp.label)(source, start, box, out)
         if outside is not None:
             out[outside] = source.min() if self._fill is None else self._fill
+
+    def _compute_decoded(self, view: View, start: ImageShape, box: Ranges, out: NDArray[Any]) -> bool:
+        """Write a box from pixels as they were decoded, without a copy, if source and warp allow it.
+
+        Args:
+            view: shows the part of the source that the box needs.
+            start: start of that part in the source.
+            box, out: as in `compute`.
+        """
+        warp, source = self._warp, self._source
+        if not (_shrinks(warp) and _decodes(source)):
+            return False
+        pixels, place, factor = source.decoded(view, warp.reduction)
+        moved = tuple(first + at for first, at in zip(start, place, strict=True))
+        warp.decoded_image(pixels, moved, factor, box, out)
+        return True
+
+
+# Attributes are tested, because `isinstance` with a protocol takes longer than planning a crop.
+
+
+def _shrinks(warp: Warp) -> TypeGuard[ShrinkingWarp]:
+    return hasattr(warp, "decoded_image")
+
+
+def _decodes(source: SourceArray) -> TypeGuard[DecodedSource]:
+    return hasattr(source, "decoded")
 
 
 class PointWarp(abc.ABC):

@@ -11,8 +11,8 @@ from halofeed.system.errors import UsageError
 def to_rgb(luma: DeviceArray, chroma: DeviceArray) -> DeviceArray:
     """Return RGB pixels of the planes that `Loader(..., color="planes")` gives, also inside a compiled step.
 
-    The result has the bits of the loader's RGB pixels, because it is computed with whole numbers (ITU-T T.871). A core
-    that has a part of the rows of both planes needs no other rows.
+    Valid rows have the bits of the loader's RGB pixels, because they are computed with whole numbers (ITU-T T.871). A
+    core that has a part of the rows of both planes needs no other rows.
 
     Args:
         luma: uint8 [batch, height, width, 1], of JAX, TensorFlow or NumPy.

@@ -23,8 +23,10 @@ class ArrayValue:
     """Bytes of an array's field, with the CRC32C of all bytes and those that the index holds.
 
     Args:
-        checksums: CRC32C of each block of a value of a fixed size. A value of another size has blocks with checksums of
-            its own, so the index holds that of all bytes.
+        data: the value.
+        checksums: CRC32C of each block of a value of a fixed size; they are in the index. A value of another size holds
+            the checksums of its parts itself, so the index has only that of all bytes.
+        checksum: CRC32C of all bytes.
         is_fixed_size: True if the field has as many bytes in every record.
     """
 

@@ -46,10 +46,10 @@ BOX_BYTES = 2048
 """Bytes of an object with its features."""
 _WARNINGS = (FEWER_BITS, GRAY_BANDS, MORE_BANDS)
 """Notes of decoders about guesses, which are printed as warnings."""
-_ENCODED = {"raw": 0.0, "packed": 1.0, "yuv420": 1.5, "jpeg": 1.0, "png": 2.7}
+_ENCODED = {"raw": 0.0, "packed": 1.0, "yuv420": 1.5, "jpeg": 2.0, "png": 2.7}
 _ENCODED_LABEL = {"raw": 0, "packed": 1, "yuv420": 1, "jpeg": 3, "png": 3}
-"""Maximum memory for encoding as a multiple of the pixels, and of the pixels of a label: an incompressible PNG needs a
-copy with swapped channels, and the file twice."""
+"""Maximum memory for encoding as a multiple of the pixels, and of the pixels of a label: JPEG and PNG need a copy with
+swapped channels, and a file may be as large; that of an incompressible PNG is held twice."""
 
 
 def picture_bytes(

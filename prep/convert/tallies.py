@@ -39,10 +39,8 @@ _WIDE_PIXELS = 1 << 18
 
 ImageSums = tuple[NDArray[np.int64], int, NDArray[np.int64], NDArray[np.int64]]
 """Pixel sums of one image: histogram [channel, 256], count, sums [channel], sums of squares [channel]."""
-
-
 _COMPARED_PIXELS = 1 << 16
-"""Pixels that are compared at a time, in the cache."""
+"""Pixels that are compared at a time, so that their differences stay in the cache."""
 
 
 def sum_pixels(pixels: NDArray[Any]) -> ImageSums:
@@ -125,7 +123,7 @@ def count_differences(first: NDArray[np.uint8], second: NDArray[np.uint8]) -> ND
     counts, rows = np.zeros(256, np.int64), max(1, _COMPARED_PIXELS // max(1, first.shape[1]))
     for top in range(0, len(first), rows):
         part = cv2.absdiff(first[top : top + rows], second[top : top + rows])
-        counts += cv2.calcHist([part.reshape(-1, 1)], [0], None, [256], [0, 256]).ravel().astype(np.int64)
+        counts += cv2.calcHist([part.reshape(1, -1)], [0], None, [256], [0, 256]).ravel().astype(np.int64)
     return counts
 
 

@@ -194,7 +194,7 @@ def _resize_problems(recipe: RecipeOptions) -> list[str]:
 
 
 def _encoding_problem(recipe: RecipeOptions, kind: Kind) -> tuple[bool, str]:
-    """Return whether no record of a kind has the encoding, and a message that says so."""
+    """Return whether records of a kind cannot have the encoding, and the message for that."""
     known = " or ".join(kind.stored)
     return (
         recipe.encoding not in kind.stored,
@@ -221,10 +221,10 @@ def _plane_problems(recipe: RecipeOptions) -> Iterator[tuple[object, str]]:
     if not ENCODINGS[recipe.encoding].holds_planes:
         return
     name, shape = f"--encoding {recipe.encoding}", recipe.picture_shape()
-    yield (
-        recipe.dtype != "uint8" or recipe.channels != 3,
-        f"{name} holds three colors of 8 bits; take --encoding packed",
-    )
+    if recipe.dtype != "uint8" or recipe.channels != 3:
+        # Another encoding has no rule for the size, which is not named then.
+        yield True, f"{name} holds three colors of 8 bits; take --encoding packed"
+        return
     height, width = shape or (0, 0)
     high, wide = height + height % 2, width + width % 2
     sizes = f"--height {high} --width {wide}" if recipe.resize == "fixed-shape" else f"--max-dimension {high}"

@@ -1,4 +1,4 @@
-/* Color planes: RGB pictures as luma and chroma of half the height and width, as docs/loading.md specifies them.
+/* Color planes: RGB pictures as luma and chroma of half the height and width, as docs/color-planes.md specifies them.
 
    A value is the luma [height, width], then pairs of Cb and Cr [height / 2, width / 2]. Integer arithmetic gives the same
    bits on every machine and in halofeed.schemas.color_planes. */
@@ -6,7 +6,9 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 
+#include "checking.h"
 #include "copying.h"
+#include "interleaving.h"
 
 #if HAS_SSE
 #define FOR(features) __attribute__((target(features)))
@@ -35,6 +37,7 @@ typedef struct {
     int64_t start[2], shape[2], backwards[2];
     int64_t target, target_stride;
     int64_t header, length, length_checksum, footer, checksum; /* as in Move of kernel.c */
+    int64_t size, block, checksums, flags;                     /* as in Move, of the value */
     int64_t done;
 } Coloring;
 
@@ -42,7 +45,7 @@ int64_t halofeed_coloring_columns(void) { return sizeof(Coloring) / sizeof(int64
 
 static inline uint8_t clamp(int32_t value) { return (uint8_t)(value < 0 ? 0 : value > 255 ? 255 : value); }
 
-/* What each chroma sample adds to the luma of its four pixels: red, green, blue [count]. */
+/* Finds what each chroma sample adds to the luma of its four pixels: red, green, blue [count]. */
 static inline __attribute__((always_inline)) void find_adds(const uint8_t *restrict chroma, int64_t count,
                                                             int16_t *restrict red, int16_t *restrict green,
                                                             int16_t *restrict blue) {
@@ -85,28 +88,13 @@ FOR("avx2") static inline __attribute__((always_inline)) __m128i added(__m128i l
 
 FOR("avx2") static void color_row_avx2(const uint8_t *luma, const int16_t *red, const int16_t *green, const int16_t *blue,
                                        int64_t count, uint8_t *out) {
-    const char no = (char)0x80;
-    const __m128i r0 = _mm_setr_epi8(0, no, no, 1, no, no, 2, no, no, 3, no, no, 4, no, no, 5);
-    const __m128i g0 = _mm_setr_epi8(no, 0, no, no, 1, no, no, 2, no, no, 3, no, no, 4, no, no);
-    const __m128i b0 = _mm_setr_epi8(no, no, 0, no, no, 1, no, no, 2, no, no, 3, no, no, 4, no);
-    const __m128i r1 = _mm_setr_epi8(no, no, 6, no, no, 7, no, no, 8, no, no, 9, no, no, 10, no);
-    const __m128i g1 = _mm_setr_epi8(5, no, no, 6, no, no, 7, no, no, 8, no, no, 9, no, no, 10);
-    const __m128i b1 = _mm_setr_epi8(no, 5, no, no, 6, no, no, 7, no, no, 8, no, no, 9, no, no);
-    const __m128i r2 = _mm_setr_epi8(no, 11, no, no, 12, no, no, 13, no, no, 14, no, no, 15, no, no);
-    const __m128i g2 = _mm_setr_epi8(no, no, 11, no, no, 12, no, no, 13, no, no, 14, no, no, 15, no);
-    const __m128i b2 = _mm_setr_epi8(10, no, no, 11, no, no, 12, no, no, 13, no, no, 14, no, no, 15);
     int64_t at = 0;
     for (; at + 16 <= count; at += 16, out += 48) {
         const __m128i found = _mm_loadu_si128((const __m128i *)(luma + at)), zero = _mm_setzero_si128();
         const __m128i low = _mm_unpacklo_epi8(found, zero), high = _mm_unpackhi_epi8(found, zero);
-        const __m128i r = added(low, high, red + (at >> 1)), g = added(low, high, green + (at >> 1)),
-                      b = added(low, high, blue + (at >> 1));
-#define JOINED(which) \
-    _mm_or_si128(_mm_or_si128(_mm_shuffle_epi8(r, r##which), _mm_shuffle_epi8(g, g##which)), _mm_shuffle_epi8(b, b##which))
-        _mm_storeu_si128((__m128i *)out, JOINED(0));
-        _mm_storeu_si128((__m128i *)out + 1, JOINED(1));
-        _mm_storeu_si128((__m128i *)out + 2, JOINED(2));
-#undef JOINED
+        const Interleaved colors = interleave(added(low, high, red + (at >> 1)), added(low, high, green + (at >> 1)),
+                                              added(low, high, blue + (at >> 1)));
+        for (int third = 0; third < 3; third++) _mm_storeu_si128((__m128i *)out + third, colors.of[third]);
     }
     color_row_plain(luma + at, red + (at >> 1), green + (at >> 1), blue + (at >> 1), count - at, out);
 }
@@ -132,16 +120,6 @@ static void color_row_neon(const uint8_t *luma, const int16_t *red, const int16_
     color_row_plain(luma + at, red + (at >> 1), green + (at >> 1), blue + (at >> 1), count - at, out);
 }
 #endif
-
-static int is_framed(const Coloring *coloring) {
-    uint64_t length;
-    uint32_t length_checksum, checksum;
-    memcpy(&length, (const uint8_t *)coloring->header, 8);
-    memcpy(&length_checksum, (const uint8_t *)coloring->header + 8, 4);
-    memcpy(&checksum, (const uint8_t *)coloring->footer, 4);
-    return length == (uint64_t)coloring->length && checksum == (uint32_t)coloring->checksum &&
-           (coloring->length_checksum < 0 || length_checksum == (uint32_t)coloring->length_checksum);
-}
 
 /* Bytes of memory that a window needs: three rows of sums, and a row of colors from an even column on. */
 static int64_t memory_of(const Coloring *coloring) {
@@ -182,8 +160,18 @@ static void color_window(const Coloring *coloring, uint8_t *memory, int streams)
 #endif
 }
 
+/* Verifies the rows of both planes that a window shows. */
+static int verify_rows(const Coloring *coloring, Extend extend) {
+    if (!coloring->flags || !coloring->shape[0] || !coloring->shape[1]) return 1;
+    const int64_t low = coloring->start[0], high = low + coloring->shape[0], width = coloring->width;
+    const int64_t chroma = coloring->height * width;
+    const Blocks blocks = {coloring->value, coloring->size, coloring->block, coloring->checksums, coloring->flags};
+    return verify_blocks(&blocks, low * width, high * width, extend) &&
+           verify_blocks(&blocks, chroma + (low >> 1) * width, chroma + ((high + 1) >> 1) * width, extend);
+}
+
 /* Colors the windows of a table from `next` on; any number of threads may call it at the same time. */
-void halofeed_color(Coloring *colorings, int64_t count, _Atomic int64_t *next, int streams) {
+void halofeed_color(Coloring *colorings, int64_t count, _Atomic int64_t *next, int streams, Extend extend) {
     int64_t size = 0;
     for (int64_t at = 0; at < count; at++) {
         const int64_t needed = memory_of(&colorings[at]);
@@ -193,14 +181,17 @@ void halofeed_color(Coloring *colorings, int64_t count, _Atomic int64_t *next, i
     if (!memory) return; /* the windows are left, and the caller colors them otherwise */
     for (int64_t at; (at = atomic_fetch_add(next, 1)) < count;) {
         Coloring *coloring = &colorings[at];
-        if (coloring->header && !is_framed(coloring)) continue;
+        if (coloring->header && !is_framed(coloring->header, coloring->footer, coloring->length, coloring->length_checksum,
+                                           coloring->checksum))
+            continue;
+        if (!verify_rows(coloring, extend)) continue;
         color_window(coloring, memory, streams);
         coloring->done = 1;
     }
     free(memory);
 }
 
-/* The planes of two rows of pixels; `parts` has room for 6 rows of `width` numbers. */
+/* Writes the planes of two rows of pixels; `parts` has room for 3 rows of `width` numbers. */
 static inline __attribute__((always_inline)) void split_rows(const uint8_t *restrict pixels, int64_t width,
                                                              uint8_t *restrict luma, uint8_t *restrict chroma,
                                                              int32_t *restrict parts) {

@@ -11,12 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from halofeed.schemas.native import kernel
+from halofeed.system.checksum import extend_address
 
 VALUE, SIZE = 0, slice(1, 3)
 START, SHAPE, BACKWARDS = slice(3, 5), slice(5, 7), slice(7, 9)
 TARGET, TARGET_STRIDE = 9, 10
-FRAME, DONE = slice(11, 16), 16
-"""Columns of `Coloring` of coloring.c; FRAME is that of `kernel.Moves`."""
+FRAME, BLOCKS, DONE = slice(11, 16), slice(16, 20), 20
+"""Columns of `Coloring` of coloring.c; FRAME and BLOCKS are those of `kernel.Moves`, the latter without the value."""
 Colorings = NDArray[np.int64]
 """Table of windows to color, [window, column]."""
 _STREAMED_BYTES = 1 << 19
@@ -24,8 +25,8 @@ _STREAMED_BYTES = 1 << 19
 
 
 def colors_pictures() -> bool:
-    """Return whether the kernel is built."""
-    return kernel.library() is not None
+    """Return whether the kernel can split and color pictures, which it can where it is built."""
+    return kernel.is_built()
 
 
 def no_colorings(count: int, size: Sequence[int]) -> Colorings:
@@ -52,7 +53,9 @@ def color_all(
 
     def color_some(_owners: object = owners) -> None:
         # As in `kernel.move`: each thread in the kernel holds the memory that the kernel uses.
-        library.color(colorings.ctypes.data, len(colorings), next_coloring.ctypes.data, streams)
+        library.color(
+            colorings.ctypes.data, len(colorings), next_coloring.ctypes.data, streams, extend_address()
+        )
 
     try:
         run_in_threads(color_some)
@@ -69,7 +72,18 @@ def color_one(
     backwards: Sequence[bool],
     out: NDArray[np.uint8],
 ) -> None:
-    """Color a window in this thread; the arguments are those of `halofeed.schemas.color_coloring.color_window`."""
+    """Color a window in this thread.
+
+    Args:
+        value: color planes, uint8 [byte], contiguous.
+        size: (height, width) of the picture, both even.
+        start: the window's first stored row and column.
+        backwards: whether rows and columns are mirrored.
+        out: uint8 [height, width, 3] of the window's size, with contiguous rows.
+
+    Raises:
+        MemoryError: the kernel has no memory for a row.
+    """
     colorings = no_colorings(1, size)
     one = colorings[0]
     one[VALUE], one[START], one[SHAPE], one[BACKWARDS] = value.ctypes.data, start, out.shape[:2], backwards
@@ -83,6 +97,9 @@ def split_planes(pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
 
     Args:
         pixels: uint8 [height, width, 3], contiguous; height and width are even.
+
+    Raises:
+        MemoryError: the kernel has no memory for a row.
     """
     library = kernel.library()
     assert library is not None

@@ -9,6 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "checking.h"
 #include "copying.h"
 
 #define PIECE 16384 /* bytes of rows that are assembled in the L1 cache before they are written */
@@ -27,7 +28,7 @@ typedef struct {
     int64_t shape[3], source_stride[3], target_stride[3];
     int64_t pixel;
     int64_t header, length, length_checksum, footer, checksum; /* header 0: no frame; length_checksum < 0: not compared */
-    int64_t value, size, block, checksums, flags;
+    int64_t value, size, block, checksums, flags; /* as in Blocks of checking.h */
     int64_t done;
 } Move;
 
@@ -43,8 +44,8 @@ typedef struct {
     int64_t start, size, target, checksums, block;
 } Value;
 
-/* A mapped record, of which all but the `count` values is verified; their checksums are combined with that of the rest.
-   */
+/* A mapped record, of which all but the `count` values is verified; their checksums are combined with that of
+   the rest. */
 typedef struct {
     int64_t header, length, length_checksum, footer, checksum; /* as in Move */
     int64_t values, count;
@@ -61,8 +62,6 @@ typedef struct {
 typedef struct {
     int64_t data, length, output, done;
 } Parse;
-
-typedef uint32_t (*Extend)(uint32_t checksum, const uint8_t *data, size_t size);
 
 int64_t halofeed_version(void) { return 2; }
 
@@ -101,17 +100,6 @@ static uint32_t append_zeros(uint32_t checksum, int64_t size) {
     for (int bit = 0; size; bit++, size >>= 1)
         if (size & 1) checksum = append_power(checksum, bit);
     return checksum;
-}
-
-static int is_framed(const uint8_t *header, const uint8_t *footer, int64_t length, int64_t length_checksum,
-                     int64_t checksum) {
-    uint64_t found_length;
-    uint32_t found_length_checksum, found_checksum;
-    memcpy(&found_length, header, 8);
-    memcpy(&found_length_checksum, header + 8, 4);
-    memcpy(&found_checksum, footer, 4);
-    return found_length == (uint64_t)length && found_checksum == (uint32_t)checksum &&
-           (length_checksum < 0 || found_length_checksum == (uint32_t)length_checksum);
 }
 
 /* Prefetches a row, because the processor's own prefetching ends with each row. */
@@ -182,26 +170,15 @@ static void move_window(const Move *move, int streams) {
 #endif
 }
 
-/* Compares the checksums of the blocks that hold bytes of a value, except those that were compared. */
-static int verify_blocks(const Move *move, const uint8_t *first, const uint8_t *last, Extend extend) {
-    const uint8_t *value = (const uint8_t *)move->value;
-    uint8_t *flags = (uint8_t *)move->flags;
-    for (int64_t number = (first - value) / move->block, at; (at = number * move->block) < last - value; number++) {
-        if (flags[number]) continue;
-        const int64_t size = move->size - at < move->block ? move->size - at : move->block;
-        if (extend(0, value + at, size) != ((const uint32_t *)move->checksums)[number]) return 0;
-        flags[number] = 1;
-    }
-    return 1;
-}
-
 /* Makes a move in parts of about a block: verifies the blocks of a part, and copies it while it is in the cache. */
 static int move_verified(const Move *move, int streams, Extend extend) {
-    const int64_t blocks = (move->size + move->block - 1) / move->block;
-    if (!memchr((const void *)move->flags, 0, blocks)) {
+    const int64_t count = (move->size + move->block - 1) / move->block;
+    if (!memchr((const void *)move->flags, 0, count)) {
         move_window(move, streams);
         return 1;
     }
+    const Blocks blocks = {move->value, move->size, move->block, move->checksums, move->flags};
+    const uint8_t *value = (const uint8_t *)move->value;
     const int64_t row = move->shape[2] * move->pixel, line = move->source_stride[1];
     const int64_t before = move->source_stride[2] < 0 ? row - move->pixel : 0; /* stored bytes before a row's first pixel */
     const int64_t stride = line < 0 ? -line : line, most = stride < move->block ? move->block / (stride + !stride) : 1;
@@ -214,7 +191,7 @@ static int move_verified(const Move *move, int streams, Extend extend) {
             part.target += plane * move->target_stride[0] + first * move->target_stride[1];
             const uint8_t *one = (const uint8_t *)part.source - before, *other = one + (part.shape[1] - 1) * line;
             const uint8_t *low = one < other ? one : other, *high = one < other ? other : one;
-            if (!verify_blocks(move, low, high + row, extend)) return 0;
+            if (!verify_blocks(&blocks, low - value, high + row - value, extend)) return 0;
             move_window(&part, streams);
         }
     return 1;
@@ -224,8 +201,7 @@ static int move_verified(const Move *move, int streams, Extend extend) {
 void halofeed_move(Move *moves, int64_t count, _Atomic int64_t *next, int streams, Extend extend) {
     for (int64_t at; (at = atomic_fetch_add(next, 1)) < count;) {
         Move *move = &moves[at];
-        if (move->header && !is_framed((const uint8_t *)move->header, (const uint8_t *)move->footer, move->length,
-                                       move->length_checksum, move->checksum))
+        if (move->header && !is_framed(move->header, move->footer, move->length, move->length_checksum, move->checksum))
             continue;
         if (!move->flags)
             move_window(move, streams);
@@ -289,8 +265,9 @@ int halofeed_read(const Read *read, Extend extend) {
             at = stop + values[number].size;
         }
     }
-    return masked(whole) == (uint32_t)read->checksum && is_framed((const uint8_t *)read->rest, rest - FOOTER, read->length,
-                                                          read->length_checksum, read->checksum);
+    const int64_t footer = (int64_t)(intptr_t)(rest - FOOTER);
+    return masked(whole) == (uint32_t)read->checksum &&
+           is_framed(read->rest, footer, read->length, read->length_checksum, read->checksum);
 }
 
 /* Compares one record's frame, and the checksum of its data without reading its values. */
@@ -298,9 +275,7 @@ static int verify_rest(const Rest *rest, Extend extend) {
     const Value *values = (const Value *)rest->values;
     const uint8_t *at = (const uint8_t *)rest->header + HEADER;
     uint32_t whole = 0;
-    if (!is_framed((const uint8_t *)rest->header, (const uint8_t *)rest->footer, rest->length, rest->length_checksum,
-                   rest->checksum))
-        return 0;
+    if (!is_framed(rest->header, rest->footer, rest->length, rest->length_checksum, rest->checksum)) return 0;
     for (int64_t number = 0; number < rest->count; number++) {
         const Value *value = &values[number];
         whole = extend(whole, at, (const uint8_t *)value->start - at);

@@ -1,5 +1,7 @@
 """Python interface to kernel.c, which copies windows of stored arrays, for many rows in one call.
 
+`packing`, `coloring` and `shrinking` call the other C files of the same library.
+
 Installation builds the kernel if there is a C compiler. Without it NumPy and OpenCV make the same copies row by row.
 A call releases the interpreter's lock, so that threads work in parallel.
 """
@@ -38,13 +40,18 @@ READ_COLUMNS, VALUE_COLUMNS, REST_COLUMNS, WANTED_COLUMNS, PARSE_COLUMNS = 8, 5,
 """Number of columns of `Read`, `Value`, `Rest`, `Wanted` and `Parse` of kernel.c."""
 FLOATS, INTEGERS = 2, 3
 """Kinds of lists in a `Wanted`."""
-UNPACK_COLUMNS, COLORING_COLUMNS = 23, 17
+UNPACK_COLUMNS, COLORING_COLUMNS = 23, 21
 """Number of columns of `Unpack` of packed.c, and of `Coloring` of coloring.c."""
 _ONE_MOVE = struct.Struct(f"={_COLUMNS}q")
 
 
 class _Library:
-    """The library built from kernel.c; OSError or AttributeError if it is missing or has another version."""
+    """The library built from the C files of this folder.
+
+    Raises:
+        OSError: it is missing or was built from another version.
+        AttributeError: it was built from a version that lacks a function.
+    """
 
     def __init__(self, path: str) -> None:
         library = ctypes.CDLL(path)
@@ -59,21 +66,17 @@ class _Library:
         self.move.restype = None
         self.copy = library.halofeed_copy
         self.copy.argtypes, self.copy.restype = (ctypes.c_char_p, ctypes.c_int), None
-        self.read.argtypes, self.read.restype = (ctypes.c_void_p, ctypes.c_void_p), ctypes.c_int
+        self.read.argtypes, self.read.restype = (address, address), ctypes.c_int
         self.unpack, self.pack = library.halofeed_unpack, library.halofeed_pack
         self.unpack.argtypes = self.move.argtypes
         self.unpack.restype = None
-        self.pack.argtypes = (
-            ctypes.c_void_p,
-            ctypes.c_void_p,
-            ctypes.c_void_p,
-            ctypes.c_int,
-            ctypes.c_void_p,
-        )
-        self.pack.restype = ctypes.c_int64
+        self.pack.argtypes = (address, address, address, ctypes.c_int, address)
+        self.pack.restype = count
+        self.shrink = library.halofeed_shrink
+        self.shrink.argtypes, self.shrink.restype = (address, address), ctypes.c_int
         self.color, self.split_colors = library.halofeed_color, library.halofeed_split_colors
-        self.color.argtypes, self.color.restype = (address, count, address, ctypes.c_int), None
-        self.split_colors.argtypes = (ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p)
+        self.color.argtypes, self.color.restype = self.move.argtypes, None
+        self.split_colors.argtypes = (address, count, count, address)
         self.split_colors.restype = ctypes.c_int
         self.verify, self.parse = library.halofeed_verify, library.halofeed_parse
         self.verify.argtypes, self.verify.restype = (address, count, address), None

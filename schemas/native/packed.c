@@ -10,6 +10,7 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 
+#include "interleaving.h"
 #include "packed.h"
 
 #if defined(__aarch64__)
@@ -39,7 +40,7 @@ int64_t halofeed_unpack_columns(void) { return sizeof(Unpack) / sizeof(int64_t);
 
 static void *address(int64_t number) { return (void *)(intptr_t)number; }
 
-/* The number of bits that a code of 4 bits stands for. */
+/* The number of bits that a code of 4 bits means: 15 is 16, and no number has 15. */
 static inline int64_t width_of(int64_t code) { return code == 15 ? 16 : code; }
 
 /* The codes from number `number` on, the first one in the lowest 4 bits; at least seven of them. They may be read past
@@ -48,8 +49,8 @@ static inline uint32_t codes_at(const uint8_t *codes, int64_t number) {
     return read_u32(codes + (number >> 1)) >> 4 * (number & 1);
 }
 
-/* Adding the differences of a row to the row above, in plain C; packed_rows.h has the same in vectors and says what the
-   arguments are. */
+/* Adding the differences of a row to the row above, in plain C; packed_rows.h has the same in vectors and describes
+   the arguments. */
 typedef void (*AddRow)(uint8_t *line, const uint8_t *above, const uint8_t *codes, int64_t number, int64_t count,
                        const uint8_t *data);
 
@@ -134,7 +135,6 @@ static void add_halves(uint8_t *line, const uint8_t *above, const uint8_t *codes
     }
 }
 
-
 /* The same in vectors. ------------------------------------------------------------------------------------------------- */
 
 #if HAS_SSE || defined(__aarch64__)
@@ -206,22 +206,8 @@ static inline Vector last_words(Vector a, Vector b) { return _mm_unpackhi_epi16(
 
 /* Interleaves 16 red, green and blue bytes, and adds them to 48 bytes of `above`. */
 FOR("avx2") static inline void add_interleaved(uint8_t *line, const uint8_t *above, Vector red, Vector green, Vector blue) {
-    const char no = (char)0x80;
-    const __m128i r0 = _mm_setr_epi8(0, no, no, 1, no, no, 2, no, no, 3, no, no, 4, no, no, 5);
-    const __m128i g0 = _mm_setr_epi8(no, 0, no, no, 1, no, no, 2, no, no, 3, no, no, 4, no, no);
-    const __m128i b0 = _mm_setr_epi8(no, no, 0, no, no, 1, no, no, 2, no, no, 3, no, no, 4, no);
-    const __m128i r1 = _mm_setr_epi8(no, no, 6, no, no, 7, no, no, 8, no, no, 9, no, no, 10, no);
-    const __m128i g1 = _mm_setr_epi8(5, no, no, 6, no, no, 7, no, no, 8, no, no, 9, no, no, 10);
-    const __m128i b1 = _mm_setr_epi8(no, 5, no, no, 6, no, no, 7, no, no, 8, no, no, 9, no, no);
-    const __m128i r2 = _mm_setr_epi8(no, 11, no, no, 12, no, no, 13, no, no, 14, no, no, 15, no, no);
-    const __m128i g2 = _mm_setr_epi8(no, no, 11, no, no, 12, no, no, 13, no, no, 14, no, no, 15, no);
-    const __m128i b2 = _mm_setr_epi8(10, no, no, 11, no, no, 12, no, no, 13, no, no, 14, no, no, 15);
-#define JOINED(r, g, b) \
-    _mm_or_si128(_mm_or_si128(_mm_shuffle_epi8(red, r), _mm_shuffle_epi8(green, g)), _mm_shuffle_epi8(blue, b))
-    store(line, sum_bytes(load(above), JOINED(r0, g0, b0)));
-    store(line + 16, sum_bytes(load(above + 16), JOINED(r1, g1, b1)));
-    store(line + 32, sum_bytes(load(above + 32), JOINED(r2, g2, b2)));
-#undef JOINED
+    const Interleaved colors = interleave(red, green, blue);
+    for (int at = 0; at < 3; at++) store(line + 16 * at, sum_bytes(load(above + 16 * at), colors.of[at]));
 }
 
 FOR("avx2") static inline Vector numbers_avx2(const uint8_t *data, int64_t bits) {
@@ -622,12 +608,6 @@ static int unpack_window(const Unpack *unpack, uint8_t *memory, int streams, Ext
     return done;
 }
 
-static int is_framed(const Unpack *unpack) {
-    const uint8_t *header = address(unpack->header), *footer = address(unpack->footer);
-    return read_u64(header) == (uint64_t)unpack->length && read_u32(footer) == (uint32_t)unpack->checksum &&
-           (unpack->length_checksum < 0 || read_u32(header + 8) == (uint32_t)unpack->length_checksum);
-}
-
 /* Unpacks the windows of a table from `next` on; any number of threads may call it at the same time. `streams`: 1 bypasses
    the cache, 0 does not, -1 does where that is faster. */
 void halofeed_unpack(Unpack *unpacks, int64_t count, _Atomic int64_t *next, int streams, Extend extend) {
@@ -641,7 +621,9 @@ void halofeed_unpack(Unpack *unpacks, int64_t count, _Atomic int64_t *next, int 
     if (!memory) return; /* the windows are left, and the caller unpacks them otherwise */
     for (int64_t at; (at = atomic_fetch_add(next, 1)) < count;) {
         Unpack *unpack = &unpacks[at];
-        if (unpack->header && !is_framed(unpack)) continue;
+        if (unpack->header &&
+            !is_framed(unpack->header, unpack->footer, unpack->length, unpack->length_checksum, unpack->checksum))
+            continue;
         const int is_large = all_bytes >= STREAMED_TABLE || window_bytes(unpack) >= STREAMED_WINDOW;
         unpack->done = unpack_window(unpack, memory, streams < 0 ? is_large : streams, extend);
     }

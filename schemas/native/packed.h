@@ -3,6 +3,7 @@
 #ifndef HALOFEED_PACKED_H
 #define HALOFEED_PACKED_H
 
+#include "checking.h"
 #include "copying.h"
 
 #if HAS_SSE
@@ -26,12 +27,11 @@ typedef struct {
     int64_t planes, height, width, pixel, unit;
 } Layout;
 
-/* What follows from a layout; PackedLayout has the same properties. */
+/* Sizes and counts that follow from a layout; PackedLayout has the same properties: bytes of a row, of the widths of a row
+   of groups, and of the value before its first band. */
 typedef struct {
     int64_t row, units, groups, parts, widths, bands_of_plane, bands, table;
 } Sizes;
-
-typedef uint32_t (*Extend)(uint32_t checksum, const uint8_t *data, size_t size);
 
 /* The instruction set in use: 0 plain C, 1 AVX2 or NEON, 2 AVX-512 with VBMI. */
 int halofeed_instructions_used(void);

@@ -23,7 +23,7 @@ TARGET, TARGET_STRIDES, FLAGS = 12, slice(13, 16), 16
 FRAME, DONE = slice(17, 22), 22
 """Columns of `Unpack` of packed.c; FRAME is that of `kernel.Moves`."""
 NEVER, ALWAYS = 0, 1
-"""Values of the column FLAGS that are no address: no checksum is compared, or all are each time."""
+"""Values of the column FLAGS other than an address: compare no checksum, or all of them each time."""
 Unpacks = NDArray[np.int64]
 """Table of windows to unpack, [window, column]."""
 _STREAMS_LARGE = -1
@@ -50,7 +50,8 @@ def unpack_all(
 ) -> NDArray[np.bool_]:
     """Unpack the windows of a table, and return which were unpacked, bool [window].
 
-    A window is left if the record's frame is another one, or if a checksum or a size of its bands is wrong.
+    A window is not unpacked if the record's frame differs from the table's, or if a checksum or a size of its bands is
+    wrong.
 
     Args:
         unpacks: the table; the kernel writes its column `DONE`.
@@ -83,7 +84,7 @@ def unpack_window(
     *,
     verifies: bool = True,
 ) -> bool:
-    """Unpack a window of a packed value in this thread; False if it is damaged, or the window is not in the array.
+    """Unpack a window of a packed value in this thread.
 
     Args:
         value: uint8 [byte], contiguous, at any address.
@@ -92,12 +93,16 @@ def unpack_window(
         backwards: which of the three axes are mirrored.
         out: [plane, row, column, channel ...], contiguous pixels and adjacent pixels in rows, of the window's shape.
         flags: for each band whether its checksum was compared, uint8 [band]; bands that were are set to 1.
-        verifies: compare checksums: those of `flags`, or all.
+        verifies: compare the checksums that `flags` does not mark as compared, or all without flags.
+
+    Returns:
+        False if the value is damaged or the window is not in the array; `out` may be partly written.
 
     Raises:
         ValueError: an array has another form, so that the kernel would read or write outside it.
     """
-    _check_forms(value, layout, out, flags)
+    _check_target(layout, out)
+    _check_value(value, layout, flags)
     unpacks = no_unpacks(1, layout)
     one = unpacks[0]
     one[VALUE], one[VALUE_BYTES] = value.ctypes.data, value.nbytes
@@ -108,16 +113,19 @@ def unpack_window(
     return bool(unpack_all(unpacks, lambda work: work(), (value, out, flags))[0])
 
 
-def _check_forms(
-    value: NDArray[np.uint8], layout: PackedLayout, out: NDArray[Any], flags: NDArray[np.uint8] | None
-) -> None:
-    pixel = out[:1, :1, :1]
-    is_dense = pixel.flags.c_contiguous and (out.shape[2] == 1 or out.strides[2] == layout.pixel_bytes)
-    if not (
-        is_dense and out.itemsize * math.prod(out.shape[3:]) == layout.pixel_bytes and out.flags.writeable
-    ):
+def _check_target(layout: PackedLayout, out: NDArray[Any]) -> None:
+    """Raise ValueError if rows of `out` are not writable and adjacent pixels of the layout's size."""
+    has_whole_pixels = out[:1, :1, :1].flags.c_contiguous
+    has_adjacent_pixels = out.shape[2] == 1 or out.strides[2] == layout.pixel_bytes
+    pixel_bytes = out.itemsize * math.prod(out.shape[3:])
+    is_fitting = has_whole_pixels and has_adjacent_pixels and pixel_bytes == layout.pixel_bytes
+    if not (is_fitting and out.flags.writeable):
         form = f"{out.dtype} of shape {out.shape} and strides {out.strides}"
         raise ValueError(f"expected a target of adjacent pixels of {layout.pixel_bytes} bytes, got {form}")
+
+
+def _check_value(value: NDArray[np.uint8], layout: PackedLayout, flags: NDArray[np.uint8] | None) -> None:
+    """Raise ValueError if the value or the flags are not contiguous bytes, one flag for each band."""
     if not value.flags.c_contiguous or value.dtype != np.uint8:
         raise ValueError(f"expected a value of adjacent bytes, got {value.dtype} of strides {value.strides}")
     if flags is not None and (flags.nbytes != layout.bands or not flags.flags.c_contiguous):
@@ -133,7 +141,8 @@ def pack_bytes(array: NDArray[np.uint8], layout: PackedLayout, *, patches: bool)
         patches: also try the mode for label maps, band by band.
 
     Raises:
-        ValueError: the array is not one of the layout.
+        ValueError: the array's size is not the layout's, or its bytes are not contiguous.
+        MemoryError: the kernel has no memory for a band.
     """
     if array.nbytes != layout.array_bytes or not array.flags.c_contiguous:
         raise ValueError(f"expected {layout.array_bytes:,} adjacent bytes, got {array.nbytes:,}")

@@ -1,6 +1,6 @@
-"""Packing of arrays, and unpacking of complete ones; the kernel does it, or NumPy where the kernel is not built.
+"""Packing and unpacking of complete arrays by the kernel, or by NumPy where the kernel is not built.
 
-The loader unpacks windows of many values in one call of the kernel.
+`packed_windows` unpacks windows of one value, and `halofeed.schemas.native.packing` those of many in one call.
 """
 
 from __future__ import annotations
@@ -23,6 +23,9 @@ def pack(array: NDArray[Any], layout: PackedLayout, *, patches: bool = False) ->
         layout: layout of the array.
         patches: also try the mode for label maps, band by band.
 
+    Returns:
+        The value, uint8 [byte].
+
     >>> layout = PackedLayout.of((32, 64), "uint8", axes=2)
     >>> value = pack(np.zeros((32, 64), np.uint8), layout)
     >>> len(value), unpack(value, layout).reshape(32, 64).any()
@@ -38,6 +41,10 @@ def pack(array: NDArray[Any], layout: PackedLayout, *, patches: bool = False) ->
 def unpack(value: bytes | memoryview, layout: PackedLayout) -> NDArray[np.uint8]:
     """Return an array's little-endian bytes, uint8 [byte], after every checksum was compared.
 
+    Args:
+        value: the packed value.
+        layout: layout of the array.
+
     Raises:
         ValueError: the value is damaged; every changed bit is found. The message names the band.
     """
@@ -46,4 +53,4 @@ def unpack(value: bytes | memoryview, layout: PackedLayout) -> NDArray[np.uint8]
         out = np.empty((layout.planes, layout.height, layout.width, layout.pixel_bytes), np.uint8)
         if packing.unpack_window(np.frombuffer(value, np.uint8), layout, (0, 0, 0), (False,) * 3, out):
             return out.reshape(-1)
-    return unpack_slowly(value, layout)  # also says what is wrong with a damaged value
+    return unpack_slowly(value, layout)  # its error names what is wrong with a damaged value

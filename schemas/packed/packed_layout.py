@@ -51,7 +51,8 @@ class PackedLayout:
         unit_bytes: 1, 2 or 4 for numbers of that size, 3 for the bytes of a color.
 
     Raises:
-        ValueError: an axis is empty, pixels are no whole units, or a value could be larger than its offsets can say.
+        ValueError: an axis is empty, a pixel is not a whole number of units, or a value could be larger than offsets of
+            32 bits can state.
 
     >>> layout = PackedLayout.of((640, 640, 3), "uint8", axes=2)
     >>> layout.bands, layout.groups, layout.table_bytes
@@ -80,15 +81,16 @@ class PackedLayout:
 
     @classmethod
     def of(cls, shape: Sequence[int], dtype: str | np.dtype[Any], axes: int) -> PackedLayout:
-        """Return the layout of arrays of a shape, [axis ..., channel ...], and dtype.
+        """Return the layout of arrays of a shape and a dtype.
 
         Args:
-            shape: the stored shape; the last two of the first `axes` axes are rows and columns.
+            shape: the stored shape, [axis ..., channel ...]; the last two of the first `axes` axes are height and
+                width, and those before them are planes.
             dtype: NumPy dtype of 1, 2 or 4 bytes, or its name; "bfloat16" has 2 bytes.
             axes: number of leading axes that are not channels, at least two.
 
         Raises:
-            ValueError: numbers of another size.
+            ValueError: the dtype has another size, or as for the class.
         """
         item = 2 if dtype == "bfloat16" else np.dtype(dtype).itemsize
         if item not in (1, 2, 4):
@@ -149,7 +151,7 @@ class PackedLayout:
 
     @property
     def min_bytes(self) -> int:
-        """Bytes that every value has at least: each band has a mode."""
+        """Smallest size of a value: each band has at least its mode."""
         return self.table_bytes + self.bands + SLACK_BYTES
 
     @property
@@ -159,7 +161,7 @@ class PackedLayout:
 
     @property
     def packing_bytes(self) -> int:
-        """Bytes of memory for packing, in which a band of groups may be larger than the band itself."""
+        """Bytes of memory for packing, because a band in groups may be larger than its rows before it is replaced."""
         group_bytes = BAND_ROWS * self.groups * (GROUP_UNITS * self.unit_bytes + self.parts) + self.unit_bytes
         return self.max_bytes + group_bytes + 4 * SLACK_BYTES + self.groups * self.unit_bytes
 
@@ -184,7 +186,7 @@ class PackedLayout:
         return (starts + np.arange(first, max(first, last))).reshape(-1)
 
     def write_table(self, bands: Sequence[bytes | memoryview]) -> bytes:
-        """Return the bytes before the first band."""
+        """Return the bytes before the first band, for the bytes of all bands."""
         ends = self.table_bytes + np.cumsum([len(band) for band in bands])
         table = np.array([ends, [crc32c(band) for band in bands]], "<u4").T.tobytes()
         return _HEAD.pack(PACKED_VERSION, crc32c(table)) + table
@@ -197,7 +199,7 @@ class PackedLayout:
             size: bytes of the complete value.
 
         Raises:
-            ValueError: the bytes are no table of this layout.
+            ValueError: the bytes are not a table of this layout, or the table does not fit the size.
         """
         if len(head) < self.table_bytes:
             raise ValueError(f"expected a table of {self.table_bytes:,} bytes, got {len(head):,} bytes")

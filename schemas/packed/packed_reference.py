@@ -1,6 +1,6 @@
-"""Slow and obvious encoder and decoder of packed values in NumPy; the kernel's results are compared with these.
+"""Slow and obvious encoder and decoder of packed values in NumPy.
 
-They also serve where the kernel is not built.
+Tests compare the kernel's results with these. They are also used where the kernel is not built.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from halofeed.system.checksum import crc32c
 
 Bytes = NDArray[np.uint8]
 PartNumbers = NDArray[Any]
-"""Unsigned numbers of rows, [row, unit, number]: one number per unit, three for a color, two halves for 32 bits."""
+"""Unsigned numbers of rows, [row, unit, part]: one part per unit, three for a color, two halves for 32 bits."""
 
 
 def pack_slowly(array: Bytes, layout: PackedLayout, *, patches: bool = False) -> bytes:
@@ -31,7 +31,7 @@ def pack_slowly(array: Bytes, layout: PackedLayout, *, patches: bool = False) ->
     Args:
         array: the array's little-endian bytes, uint8 [byte].
         layout: layout of the array.
-        patches: also try the mode for label maps.
+        patches: also try the mode for label maps, band by band.
     """
     rows = array.reshape(layout.planes, layout.height, layout.row_bytes)
     bands = []
@@ -45,7 +45,7 @@ def unpack_slowly(value: bytes | memoryview, layout: PackedLayout) -> Bytes:
     """Return an array's little-endian bytes, uint8 [byte].
 
     Raises:
-        ValueError: the value is damaged.
+        ValueError: the value is damaged; the message names the band.
     """
     places, checksums = layout.read_table(value, len(value))
     if any(value[places[-1] :]):
@@ -64,7 +64,7 @@ def unpack_slowly(value: bytes | memoryview, layout: PackedLayout) -> Bytes:
 
 
 def _pack_band(rows: Bytes, layout: PackedLayout, patches: bool) -> bytes:
-    """Return the shortest coding of a band's rows, uint8 [row, byte]; of equal ones the simplest."""
+    """Return the shortest coding of a band's rows, uint8 [row, byte]; of equally short ones the lowest mode."""
     codings = [bytes([RAW]) + rows.tobytes(), bytes([GROUPS]) + _pack_groups(rows, layout)]
     if patches:
         codings.append(bytes([PATCHES]) + _pack_patches(rows, layout))
@@ -98,7 +98,7 @@ def _bits(layout: PackedLayout) -> int:
 
 
 def _numbers(rows: Bytes, layout: PackedLayout) -> PartNumbers:
-    """Return the numbers of rows, uint8 or uint16 [row, unit, part], with whole groups; the padding repeats 0."""
+    """Return the numbers of rows, uint8 or uint16 [row, unit, part], of their bytes, uint8 [row, byte]."""
     numbers = np.ascontiguousarray(rows).view(f"<u{_bits(layout) // 8}")
     return np.asarray(numbers.reshape(len(rows), layout.units, layout.parts))
 

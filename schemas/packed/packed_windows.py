@@ -1,10 +1,13 @@
 """Windows of packed arrays: unpacking of the part that a view shows, band by band, with verification.
 
-value                          window
-┌───────┬────────┬────────┐    ┌──────────────┐
-│ table │ band 0 │ band 1 │    │ rows of a    │  Only the bands of the window's rows are verified and unpacked.
-└───────┴────────┴────────┘    │ band, mirror │
-                               └──────────────┘
+value                                array
+┌───────┬────────┬────────┐          ┌───────────────┐
+│ table │ band 0 │ band 1 │          │ band 0        │
+└───────┴────────┴────────┘          ├───────────────┤
+               │                     │ ┌────────┐    │
+               └───────────────────> │ │ window │    │  Only the table and the bands of the window's rows are
+                                     │ └────────┘    │  verified, and only these bands are unpacked.
+                                     └───────────────┘
 """
 
 from __future__ import annotations
@@ -32,9 +35,9 @@ class PackedWindow:
     """A part of a packed array, and along which axes it is mirrored.
 
     Args:
-        start: first plane, row and column.
+        start: first stored plane, row and column.
         shape: number of planes, rows and columns.
-        backwards: per axis, whether the last one comes first.
+        backwards: whether each axis is mirrored.
     """
 
     start: tuple[int, int, int]
@@ -91,8 +94,8 @@ def read_window(
         layout: layout of the complete array.
         window: the part to unpack.
         out: uint8 [plane, row, column, byte] of the window's shape, with contiguous bytes of a pixel.
-        flags: which bands are verified; the checksum of each other needed band is verified, and its flag set. None
-            verifies no band.
+        flags: which bands are verified. Each other band that the window needs is verified, and its flag is set. None
+            verifies nothing.
 
     Raises:
         ValueError: the value is damaged; the message names the band.
@@ -112,7 +115,7 @@ def _unpack_slowly(
     out: NDArray[np.uint8],
     flags: Flags | None,
 ) -> None:
-    """Do the same with NumPy, where the kernel is not built, or to say what is wrong with a value."""
+    """Unpack a window with NumPy, where the kernel is not built, or for the message about a damaged value."""
     places, checksums = layout.read_table(value.data, len(value))
     target = out[tuple(slice(None, None, -1 if back else 1) for back in window.backwards)]
     planes, (top, bottom), columns = window.ranges
@@ -120,7 +123,7 @@ def _unpack_slowly(
         coded = value[places[band] : places[band + 1]].data
         if flags is not None and not flags[band]:
             if crc32c(coded) != checksums[band]:
-                raise ValueError(f"the checksum is wrong of band {band}")
+                raise ValueError(f"the checksum of band {band} is wrong")
             flags[band] = True
         plane, first, stop = layout.rows_of(band)
         try:

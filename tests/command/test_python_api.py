@@ -45,7 +45,10 @@ def test_three_lines_give_batches_and_the_command_lines_bytes(tmp_path):
         ({"window_hu": ("low", 4)}, "^window_hu: expected numbers separated by commas.* got 'low'; meaning"),
         ({"background": (1, None)}, "^background: expected a whole number such as 8, got None"),
         ({"keep": {"view", "occluded"}}, "^keep: expected a text, got {"),
-        ({"encoding": "jpg"}, "^encoding: invalid choice: 'jpg'; did you mean jpeg[?] choose from raw, packed"),
+        (
+            {"encoding": "jpg"},
+            "^encoding: invalid choice: 'jpg'; did you mean jpeg[?] choose from raw, packed",
+        ),
         ({"overwrite": "yes"}, "^overwrite: expected True or False, got 'yes'$"),
         ({"quiet": True, "verbose": True}, "^verbose: not allowed with argument quiet$"),
         ({"label_map": ["hat"]}, "^label_map: expected one value, .* write a file, json.dump"),

@@ -188,6 +188,7 @@ TABLES |= {
 }
 TABLES |= {"Mosaic": {"height": 8, "width": 9, "center": [0.4, 0.6]}}
 TABLES |= {"RandomCropImage": {"area_range": [0.5, 1]}, "SsdRandomCrop": {}}
+TABLES |= {"RandomResizedCrop": {"height": 8, "width": 9, "area_range": [0.5, 1]}}
 
 
 @pytest.mark.parametrize("name", AUGMENTATIONS)

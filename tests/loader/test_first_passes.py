@@ -25,6 +25,7 @@ from halofeed.system import checksum
 from halofeed.system.checksum import block_checksums, crc32c
 from tests.support.batches import flip, same
 from tests.support.faulty_server import serving
+from tests.support.guarded import guarded
 from tests.support.kernels import needs_kernel
 from tests.support.picture_writer import draw_examples, write_splits
 from tests.support.volume_writer import draw_scans, write_scans
@@ -172,13 +173,15 @@ VALUES = st.one_of(
 
 
 class Bytes:
-    """Records in memory; see `MappedRecords`."""
+    """Records that end where memory does; see `MappedRecords`."""
 
     def __init__(self, records):
-        self.records = [np.frombuffer(record, np.uint8) for record in records]
+        self.records = [guarded(len(record)) for record in records]
+        for memory, record in zip(self.records, records, strict=True):
+            memory[:] = np.frombuffer(record, np.uint8)
 
     def data(self):
-        addresses = [record.ctypes.data if len(record) else 0 for record in self.records]
+        addresses = [record.ctypes.data for record in self.records]
         return np.array(addresses, np.int64), np.array([len(record) for record in self.records], np.int64)
 
 

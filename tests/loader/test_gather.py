@@ -39,7 +39,9 @@ def damaged(folder):
 def test_damage_is_named_with_file_offset_id_and_cure_unless_nothing_is_verified(draw, damaged):
     folder, path, offset = damaged
     identity = draw(7)[4]["id"]
-    expected = rf"{re.escape(str(path))}: record at byte {offset:,}.*checksum is wrong.*id {identity}.*halofeed convert"
+    expected = (
+        rf"{re.escape(str(path))}: record at byte {offset:,}.*checksum .*is wrong.*id {identity}.*convert"
+    )
     for verify in ("first", "always"):
         loader = copies(folder, verify=verify)
         for _ in range(2):

@@ -1,7 +1,5 @@
 """The kernel copies what NumPy copies and no other byte, and accepts only intact records."""
 
-import ctypes
-import mmap
 import shutil
 
 import numpy as np
@@ -16,22 +14,13 @@ from halofeed.schemas.native import kernel
 from halofeed.schemas.tfrecord import read_records
 from halofeed.storage.mapped_files import is_guarded
 from tests.support.batches import flip, same
+from tests.support.guarded import guarded
 from tests.support.kernels import kernel_if, needs_kernel
 from tests.support.scripts import run_script
 from tests.support.volume_writer import draw_scans, write_scans
 
 pytestmark = needs_kernel
 WINDOWS = [FlipLeftRight(), FlipUpDown(), FlipDepth(), RandomCrop(11, 70, 90)]
-
-
-def guarded(size):
-    """So many bytes before a page that nobody may read or write."""
-    pages = -(-size // mmap.PAGESIZE) + 1
-    memory = mmap.mmap(-1, pages * mmap.PAGESIZE)
-    array = np.frombuffer(memory, np.uint8)
-    last = array.ctypes.data + (pages - 1) * mmap.PAGESIZE
-    assert ctypes.CDLL(None).mprotect(ctypes.c_void_p(last), mmap.PAGESIZE, 0) == 0
-    return array[: (pages - 1) * mmap.PAGESIZE][-size:]
 
 
 @settings(max_examples=600, deadline=None)

@@ -175,13 +175,16 @@ def values_of(folder):
 
 @pytest.mark.parametrize("color", ["planes", "rgb"])
 @pytest.mark.parametrize("place", ["luma", "chroma"])
-def test_a_flipped_bit_of_either_plane_is_found_or_its_record_is_skipped(folder, tmp_path, color, place):
+@pytest.mark.parametrize("augment", [[], [FlipLeftRight(1.0)]], ids=["complete", "mirrored"])
+def test_a_flipped_bit_of_either_plane_is_found_or_its_record_is_skipped(
+    folder, tmp_path, color, place, augment
+):
     damaged = tmp_path / "1.0.0"
     shutil.copytree(folder, damaged)
     shard, start, stop = next(itertools.islice(values_of(damaged), 3, None))
     flip(shard, start + 5 if place == "luma" else stop - 5)
-    options = {"batch_size": 13, "seed": 2, "color": color, "num_epochs": 1}
-    with pytest.raises(CorruptFileError, match="the checksum is wrong of block 0 of image/encoded"):
+    options = {"batch_size": 13, "seed": 2, "color": color, "num_epochs": 1, "augment": augment}
+    with pytest.raises(CorruptFileError, match="the checksum of block 0 of image/encoded is wrong"):
         Loader(damaged, **options).batch(0)
     skipping = Loader(damaged, on_corrupt="skip", **options)
     batch = skipping.batch(0)

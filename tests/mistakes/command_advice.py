@@ -534,7 +534,7 @@ ADVICE: dict[str, Advice] = {
     "a picture that cannot be decoded": refused(
         show_jpeg,
         r"convert` with (--overwrite)",
-        around=patched("loader.decode._decode_jpeg", side_effect=ValueError("no JPEG")),
+        around=patched("prep.voxels.encoded_image.check_encoded_image", side_effect=ValueError("no JPEG")),
         into=pictures("--encoding jpeg"),
     ),
     "an index that is too large": refused(

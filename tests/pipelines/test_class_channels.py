@@ -113,10 +113,11 @@ def test_each_channel_is_the_mask_of_its_class(tmp_path: Path, classes: int) -> 
 GRIDS = [{}, {"spacing_mm": (2.0, 1.5, 1.1), "depth": 7, "height": 12, "width": 13}]
 GRIDS += [{"spacing_mm": (4.0, 2.5, 2.5), "mask_interpolation": "nearest", "center": "foreground"}]
 GRIDS += [{"fit": "stretch", "depth": 9, "height": 6, "width": 7}]
+GRIDS += [{"encoding": "packed"}]
 GRIDS += [{"fit": "tiles", "depth": 3, "height": 6, "width": 6, "tile_overlap": (1, 2, 2)}]
 
 
-@pytest.mark.parametrize("options", GRIDS, ids=["plain", "finer", "coarser", "stretch", "tiles"])
+@pytest.mark.parametrize("options", GRIDS, ids=["plain", "finer", "coarser", "stretch", "packed", "tiles"])
 def test_each_channel_is_what_a_conversion_of_its_class_alone_gives_after_flips_turns_and_crops(
     tmp_path: Path, options: dict[str, Any]
 ) -> None:
@@ -155,20 +156,22 @@ def test_the_statistics_count_classes_and_each_labeled_voxel_once(tmp_path: Path
     assert findings(done) == {"voxels of several classes (noted)": 3}
 
 
-def test_crops_that_hold_foreground_hold_a_voxel_of_any_class(tmp_path: Path) -> None:
+@pytest.mark.parametrize("encoding", ["raw", "packed"])
+def test_crops_that_hold_foreground_hold_a_voxel_of_any_class(tmp_path: Path, encoding: str) -> None:
     masks = {"a": np.zeros(SHAPE, np.uint8), "b": np.zeros(SHAPE, np.uint8)}
     masks["b"][4, 7, 8] = 1
     save_nifti(tmp_path / "s/x/ct.nii", image(), AFFINE)
     for name, mask in masks.items():
         save_nifti(tmp_path / f"s/x/segmentations/{name}.nii", mask, AFFINE)
-    done = convert(tmp_path / "s", tmp_path / "o")
+    done = convert(tmp_path / "s", tmp_path / "o", encoding=encoding)
     loader = Loader(done.folder, batch_size=1, augment=[RandomCrop(2, 3, 3, foreground=1)])
     for step in range(5):
         assert loader.batch(step)["label"].sum(axis=(0, 1, 2, 3)).tolist() == [0, 1]
 
 
-def test_tensorflow_and_a_mesh_get_the_same_channels(tmp_path: Path) -> None:
-    _, done = of_masks(tmp_path, 3, height=8, width=10)
+@pytest.mark.parametrize("encoding", ["raw", "packed"])
+def test_tensorflow_and_a_mesh_get_the_same_channels(tmp_path: Path, encoding: str) -> None:
+    _, done = of_masks(tmp_path, 3, height=8, width=10, encoding=encoding)
     loader = Loader(done.folder, batch_size=2, augment=AUGMENT[:3])
     batch = loader.batch(0)
     assert loader.spec["label"].shape == (2, 5, 8, 10, 3)

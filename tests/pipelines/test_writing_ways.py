@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import time
 from pathlib import Path
 
 import numpy as np
@@ -19,25 +18,39 @@ DATA = np.random.default_rng(0).integers(0, 256, 60 * BUFFER + 777, np.uint8).to
 
 
 class Disk:
-    """A disk that takes some seconds for each buffer, and notes which bytes were written directly."""
+    """A disk on which the writer waits for a share of the time, and the count of bytes that were written directly.
+
+    Args:
+        direct, cached: share of the time that a writer waits for direct writes, and for those through the page cache.
+    """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, direct: float, cached: float) -> None:
-        self.seconds = {True: direct, False: cached}
         self.direct_bytes, self.synced = 0, 0
         write, writev, fsync = os.write, os.writev, os.fsync
-        monkeypatch.setattr(os, "write", lambda file, data: self._wait(file, write(file, data)))
-        monkeypatch.setattr(os, "writev", lambda file, views: self._wait(file, writev(file, views)))
+        monkeypatch.setattr(os, "write", lambda file, data: self._count(file, write(file, data)))
+        monkeypatch.setattr(os, "writev", lambda file, views: self._count(file, writev(file, views)))
 
         def sync(file: int) -> None:
             self.synced += 1
             fsync(file)
 
-        monkeypatch.setattr(os, "fsync", sync)
+        def cost(timer: local._Timer, position: int) -> WritingCost:
+            size = position - timer.start
+            # The first part of a file is written directly, and a later one in the way that was chosen.
+            share = direct if timer.start == 0 else cached
+            return WritingCost(
+                waited_seconds=share * size,
+                writing_seconds=size,
+                processor_seconds=0,
+                all_seconds=size,
+                byte_count=size,
+            )
 
-    def _wait(self, file: int, written: int) -> int:
-        is_direct = bool(fcntl.fcntl(file, fcntl.F_GETFL) & os.O_DIRECT)
-        self.direct_bytes += written * is_direct
-        time.sleep(self.seconds[is_direct] * written / BUFFER)
+        monkeypatch.setattr(os, "fsync", sync)
+        monkeypatch.setattr(local._Timer, "cost", cost)
+
+    def _count(self, file: int, written: int) -> int:
+        self.direct_bytes += written * bool(fcntl.fcntl(file, fcntl.F_GETFL) & os.O_DIRECT)
         return written
 
 
@@ -47,24 +60,21 @@ def small_buffers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local, "BUFFER_BYTES", BUFFER)
     monkeypatch.setattr(local, "WAYS", WaysByDisk())
     monkeypatch.setattr(writing_ways, "_MEASURED_BYTES", 20 * BUFFER)
-    # On a loaded machine threads wait for a processor, too.
-    monkeypatch.setattr(writing_ways, "_WAITED_SHARE", 0.5)
 
 
-def write_file(path: Path, pause: float) -> bytes:
-    """Write the data in pieces, after some seconds for each buffer, and return what the file has."""
+def write_file(path: Path) -> bytes:
+    """Write the data in pieces, and return what the file has."""
     file = DirectFile(str(path), 4)
     for start in range(0, len(DATA), BUFFER):
-        time.sleep(pause)
         file.write(DATA[start : start + BUFFER])
     file.close()
     return path.read_bytes()
 
 
 def test_a_fast_disk_is_written_directly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    disk = Disk(monkeypatch, direct=0.0, cached=0.0)
+    disk = Disk(monkeypatch, direct=0.01, cached=0.0)
     for number in range(2):
-        assert write_file(tmp_path / str(number), 0.004) == DATA
+        assert write_file(tmp_path / str(number)) == DATA
     assert disk.direct_bytes == 2 * (len(DATA) - len(DATA) % 4096)
     assert not disk.synced
 
@@ -72,37 +82,23 @@ def test_a_fast_disk_is_written_directly(tmp_path: Path, monkeypatch: pytest.Mon
 def test_a_slow_disk_is_written_through_the_page_cache_within_its_first_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    disk = Disk(monkeypatch, direct=0.01, cached=0.0)
-    assert write_file(tmp_path / "first", 0.002) == DATA
+    disk = Disk(monkeypatch, direct=0.5, cached=0.0)
+    assert write_file(tmp_path / "first") == DATA
     assert 19 * BUFFER <= disk.direct_bytes < 40 * BUFFER
     assert disk.synced == 1, "the page cache is measured with its sync"
     before = disk.direct_bytes
-    assert write_file(tmp_path / "second", 0.002) == DATA
+    assert write_file(tmp_path / "second") == DATA
     assert (disk.direct_bytes, disk.synced) == (before, 1)
-
-
-def test_a_burst_after_a_long_pause_does_not_show_a_slow_disk(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    disk = Disk(monkeypatch, direct=0.002, cached=0.0)
-    file = DirectFile(str(tmp_path / "volume"), 4)
-    time.sleep(0.3)
-    file.write(DATA)
-    file.close()
-    assert disk.direct_bytes == len(DATA) - len(DATA) % 4096
 
 
 def test_direct_writes_return_where_the_page_cache_is_slower(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    disk = Disk(monkeypatch, direct=0.004, cached=0.012)
-    assert write_file(tmp_path / "first", 0.001) == DATA
-    assert 20 * BUFFER < len(DATA) - disk.direct_bytes < 30 * BUFFER, (
+    disk = Disk(monkeypatch, direct=0.3, cached=0.6)
+    assert write_file(tmp_path / "first") == DATA
+    assert 20 * BUFFER <= len(DATA) - disk.direct_bytes < 30 * BUFFER, (
         "the page cache was tried within this file"
     )
-    before = disk.direct_bytes
-    assert write_file(tmp_path / "second", 0.001) == DATA
-    assert disk.direct_bytes - before == len(DATA) - len(DATA) % 4096
 
 
 def cost_of(

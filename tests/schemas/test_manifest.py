@@ -13,7 +13,7 @@ from halofeed.errors import ManifestError, UsageError
 from halofeed.schemas.fields import Field
 from halofeed.schemas.file_layout import index_file, index_file_1, shard_file
 from halofeed.schemas.kinds import KINDS
-from halofeed.schemas.manifest import FORMAT_VERSION, Manifest, Shard, Split
+from halofeed.schemas.manifest import FORMAT_VERSION, Manifest, Shard, Split, format_version_of
 from halofeed.schemas.statistics import Statistics
 from halofeed.schemas.tasks import TASKS, ImageFormat, task_named
 
@@ -311,3 +311,17 @@ def test_every_tasks_fields_are_without_faults_and_named_once(name: str, masks: 
     assert not [problem for field in fields for problem in field.problems()]
     assert len({field.name for field in fields}) == len(fields)
     assert fields[0].name == "image" and fields[0].fill == (1, 2, 3)
+
+
+@pytest.mark.parametrize(
+    ("encoding", "side", "version"),
+    [("raw", 147, 2), ("raw", 148, 3), ("packed", 8, 3), ("yuv420", 8, 3), ("jpeg", 640, 2), ("png", 640, 2)],
+)
+def test_only_what_an_earlier_program_would_misread_has_a_new_format(
+    encoding: str, side: int, version: int
+) -> None:
+    # 147 x 147 x 3 bytes are one block of 64 KiB, and 148 x 148 x 3 are two.
+    image = ImageFormat(
+        kind=KINDS["picture"], shape=(side, side), channels=3, dtype="uint8", encoding=encoding
+    )
+    assert format_version_of(task_named("detection").fields(image, max_boxes=9, masks=False)) == version

@@ -131,6 +131,7 @@ RECIPES: dict[str, dict[str, Any]] = {
     "small": {"height": 300, "width": 300},
     "as it is": {"resize": "none", "encoding": "png"},
     "packed": {"height": 4000, "width": 4000, "encoding": "packed"},
+    "color planes": {"height": 4000, "width": 4000, "encoding": "yuv420"},
     "16 bit": {"height": 300, "width": 300, "dtype": "uint16", "channels": 4},
     "TensorFlow's kernel": {"height": 900, "width": 900, "interpolation": "tf2-bicubic", "alpha": "blend"},
     "JPEG": {"resize": "none", "encoding": "jpeg", "jpeg_quality": 80, "channels": 1},

@@ -64,6 +64,7 @@ TILE_RECIPES: dict[str, dict[str, Any]] = {
     "enlarged": _COMMON | {"scale": 1.5},
     "jpeg": _COMMON | {"encoding": "jpeg"},
     "packed": _COMMON | {"encoding": "packed"},
+    "color planes": _COMMON | {"encoding": "yuv420"},
     "large": _COMMON | {"height": 1536, "width": 1536},
     "narrow": _COMMON | {"height": 64, "width": 4096, "tile_overlap": (0, 0)},
 }
@@ -90,7 +91,8 @@ def convert_tiles(path: str, options: dict[str, Any], threads: int) -> int:
 def measured_tiles(name: str, options: dict[str, Any], folder: Path, threads: int) -> Measured:
     """What cutting a picture takes; the result is what was reserved."""
     if name == "TIFF gray":
-        options = options | {"channels": 1}
+        # Gray pictures have no color planes.
+        options = options | {"channels": 1, "encoding": options["encoding"].replace("yuv420", "packed")}
     elif name == "TIFF bands":
         options = options | {"channels": 8, "dtype": "uint16", "encoding": "raw"}
     FILES[name](folder / "large", HEIGHT, WIDTH)
