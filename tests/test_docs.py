@@ -51,6 +51,7 @@ def test_options_that_the_pages_name_exist() -> None:
     known |= {"--only", "--rounds", "--quick", "--larger-than-memory", "--photographs", "--gigabytes"}
     known |= {
         "--gcs",
+        "--slow",
         "--peers",
         "--pictures",
         "--slow",
