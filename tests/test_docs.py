@@ -54,7 +54,6 @@ def test_options_that_the_pages_name_exist() -> None:
         "--slow",
         "--peers",
         "--pictures",
-        "--slow",
         "--volumes",
     }  # of benchmarks
     for page in (ROOT / "README.md", *sorted(ROOT.glob("docs/*.md")), *sorted(ROOT.glob("tests/*.md"))):
