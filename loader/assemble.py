@@ -13,7 +13,18 @@ from numpy.typing import NDArray
 from halofeed.loader.augment import Example, Frame, Objects, PartnerSampler, augment, draw_uniforms
 from halofeed.loader.augment.augmented_example import Windows, draw_windows_alone
 from halofeed.loader.augment.view import ImageShape, LazyArray, Ranges, SourceArray, View, copy_view
-from halofeed.loader.batch import COUNT, EPOCH, ID, LABELLED, SIZE, VALID, Batch, array_specs, split_id
+from halofeed.loader.batch import (
+    COUNT,
+    EPOCH,
+    ID,
+    LABELLED,
+    SIZE,
+    VALID,
+    ArraySpec,
+    Batch,
+    array_specs,
+    split_id,
+)
 from halofeed.loader.batch_content import BatchContent
 from halofeed.loader.copy_plan import plan_copies
 from halofeed.loader.decode import read_text, stored_dtype
@@ -136,11 +147,9 @@ class Assembler:
         self._frame = _shown_frame(manifest, self._image, self._label, content)
         complete = tuple((0, size) for size in self._frame)
         self._slab, self._is_complete = slab or complete, slab in (None, complete)
-        self._planes = planes_of_field(self._image, IMAGE) if content.holds_planes else ()
-        if self._planes:
-            check_unpadded(manifest, content.augmentations)
-            check_even(content.augmentations, self._slab, self._frame)
-        self._grid = [*(self._planes or [self._image]), *([self._label] if self._label else [])]
+        self._planes = self._chosen_planes(manifest, content)
+        pixels: Sequence[Field] = self._planes or [self._image]
+        self._grid = [*pixels, *([self._label] if self._label else [])]
         self.on_grid = {field.name: plane_scale(field) for field in self._grid}
         # The complete image goes directly into the batch: raw fields as stored, files as decoded.
         self._is_direct = self._is_complete and not self._augmentations
@@ -157,14 +166,33 @@ class Assembler:
             as_stored=self._as_stored,
             needs_extent=bool(self._augmentations) or not {SIZE, EXTENT}.isdisjoint(content.include),
         )
-        shown = tuple(stop - start for start, stop in self._slab)
-        self.spec = array_specs(self._fields, content.include, shown=shown, frame=self._frame)
-        if self._planes:
-            planes = array_specs([*self._planes, self._image], (), shown=shown, frame=self._frame)
-            self.spec = {plane.name: planes[plane.name] for plane in self._planes} | self.spec
-            del self.spec[IMAGE]
+        self.spec = self._array_specs(content)
         self.decodes = any(not field.is_array for field in self._grid)
         self._can_plan = self._finds_all_in_caches()
+
+    def _chosen_planes(self, manifest: Manifest, content: BatchContent) -> Sequence[ColorPlane]:
+        """Return the planes that batches hold in place of the image; none if they hold the image.
+
+        Raises:
+            UsageError: the image is not stored as planes, or an augmentation, the padding or the slab has no exact
+                place on their halved grid.
+        """
+        if not content.holds_planes:
+            return ()
+        planes = planes_of_field(self._image, IMAGE)
+        check_unpadded(manifest, content.augmentations)
+        check_even(content.augmentations, self._slab, self._frame)
+        return planes
+
+    def _array_specs(self, content: BatchContent) -> dict[str, ArraySpec]:
+        """Return shape and dtype of each array; planes stand first, in place of the image."""
+        shown = tuple(stop - start for start, stop in self._slab)
+        specs = array_specs(self._fields, content.include, shown=shown, frame=self._frame)
+        if not self._planes:
+            return specs
+        planes = array_specs([*self._planes, self._image], (), shown=shown, frame=self._frame)
+        del specs[IMAGE]
+        return {plane.name: planes[plane.name] for plane in self._planes} | specs
 
     def _finds_all_in_caches(self) -> bool:
         """Return whether windows and cached values are all that a row needs besides its pixels.
@@ -300,12 +328,7 @@ class Assembler:
         Complete raw arrays are read and verified by `VerifiedReads`.
         """
         reads_all = bool(self._as_stored) and all(field.is_raw for field in self._grid)
-        return (
-            self.moves_rows
-            and kernel.reads()
-            and not reads_all
-            and all(field.is_raw or field.is_packed or field.holds_planes for field in self._grid)
-        )
+        return self.moves_rows and kernel.reads() and not reads_all
 
     @property
     def array_keys(self) -> tuple[str, ...]:
@@ -326,7 +349,7 @@ class Assembler:
             batch, rows: as in `plan`.
             records: the rows' records.
             windows: the result of `plan`.
-            run_in_threads: as in `halofeed.schemas.native.kernel.move`.
+            run_in_threads: as in `halofeed.schemas.native.kernel.run_table`.
 
         Returns:
             Which rows were copied, bool [row]: those whose record has a valid frame.

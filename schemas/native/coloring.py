@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from halofeed.schemas.native import kernel
-from halofeed.system.checksum import extend_address
 
 VALUE, SIZE = 0, slice(1, 3)
 START, SHAPE, BACKWARDS = slice(3, 5), slice(5, 7), slice(7, 9)
@@ -43,25 +42,13 @@ def color_all(
 
     Args:
         colorings: the table; the kernel writes its column `DONE`.
-        run_in_threads, owners: as in `halofeed.schemas.native.kernel.move`.
+        run_in_threads, owners: as in `halofeed.schemas.native.kernel.run_table`.
     """
     library = kernel.library()
     assert library is not None
     sizes = 3 * colorings[:, SHAPE].prod(axis=1)
     streams = int(sizes.sum()) >= kernel.STREAMED_BYTES or int(sizes.max(initial=0)) >= _STREAMED_BYTES
-    next_coloring = np.zeros(1, np.int64)
-
-    def color_some(_owners: object = owners) -> None:
-        # As in `kernel.move`: each thread in the kernel holds the memory that the kernel uses.
-        library.color(
-            colorings.ctypes.data, len(colorings), next_coloring.ctypes.data, streams, extend_address()
-        )
-
-    try:
-        run_in_threads(color_some)
-    except BaseException:
-        next_coloring[0] = len(colorings)  # no thread begins another window
-        raise
+    kernel.run_table(library.color, colorings, streams, run_in_threads, owners)
     return np.asarray(colorings[:, DONE] == 1)
 
 

@@ -119,6 +119,37 @@ def no_moves(count: int) -> Moves:
     return moves
 
 
+def run_table(
+    function: Callable[[int, int, int, bool | int, int | None], None],
+    table: NDArray[np.int64],
+    streams: bool | int,
+    run_in_threads: Callable[[Callable[[], None]], None],
+    owners: object,
+) -> None:
+    """Call a function of the library for the rows of a table, in several threads that take row after row.
+
+    Args:
+        function: takes the addresses and numbers of `halofeed_move`, and writes each row's last column.
+        table: int64 [row, column].
+        streams: which rows bypass the cache, as the function defines it.
+        run_in_threads: calls a function in several threads at the same time, and waits for all.
+        owners: objects that own the memory to which the table's addresses point. They exist until the last thread has
+            left the kernel, even if `run_in_threads` is interrupted.
+    """
+    next_row, extend = np.zeros(1, np.int64), extend_address()
+
+    def work(_owners: object = owners) -> None:
+        # An interrupt may end the caller's wait while threads are in the kernel. Each of them holds this function, and
+        # so the memory that the kernel uses.
+        function(table.ctypes.data, len(table), next_row.ctypes.data, streams, extend)
+
+    try:
+        run_in_threads(work)
+    except BaseException:
+        next_row[0] = len(table)  # no thread begins another row
+        raise
+
+
 def move(
     moves: Moves, run_in_threads: Callable[[Callable[[], None]], None], owners: object
 ) -> NDArray[np.bool_]:
@@ -126,24 +157,11 @@ def move(
 
     Args:
         moves: the table; the kernel writes its column `DONE`.
-        run_in_threads: calls a function in several threads at the same time, and waits for all.
-        owners: objects that own the memory to which the table's addresses point. They exist until the last thread has
-            left the kernel, even if `run_in_threads` is interrupted.
+        run_in_threads, owners: as in `run_table`.
     """
+    assert _library is not None
     sizes = moves[:, SHAPE].prod(axis=1) * moves[:, PIXEL_BYTES]
-    streams, next_move = int(sizes.sum()) >= STREAMED_BYTES, np.zeros(1, np.int64)
-
-    def make_moves(_owners: object = owners) -> None:
-        # An interrupt may end the caller's wait while threads are in the kernel. Each of them holds this function, and
-        # so the memory that the kernel uses.
-        assert _library is not None
-        _library.move(moves.ctypes.data, len(moves), next_move.ctypes.data, streams, extend_address())
-
-    try:
-        run_in_threads(make_moves)
-    except BaseException:
-        next_move[0] = len(moves)  # no thread begins another move
-        raise
+    run_table(_library.move, moves, int(sizes.sum()) >= STREAMED_BYTES, run_in_threads, owners)
     return np.asarray(moves[:, DONE] == 1)
 
 

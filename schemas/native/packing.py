@@ -55,22 +55,12 @@ def unpack_all(
 
     Args:
         unpacks: the table; the kernel writes its column `DONE`.
-        run_in_threads, owners: as in `halofeed.schemas.native.kernel.move`.
+        run_in_threads, owners: as in `halofeed.schemas.native.kernel.run_table`.
     """
     library = kernel.library()
     assert library is not None
     unpacks[:, DONE] = 0
-    next_unpack, extend = np.zeros(1, np.int64), extend_address()
-
-    def unpack(_owners: object = owners) -> None:
-        # As in `kernel.move`: each thread in the kernel holds the memory that the kernel uses.
-        library.unpack(unpacks.ctypes.data, len(unpacks), next_unpack.ctypes.data, _STREAMS_LARGE, extend)
-
-    try:
-        run_in_threads(unpack)
-    except BaseException:
-        next_unpack[0] = len(unpacks)  # no thread begins another window
-        raise
+    kernel.run_table(library.unpack, unpacks, _STREAMS_LARGE, run_in_threads, owners)
     return np.asarray(unpacks[:, DONE] == 1)
 
 

@@ -99,6 +99,9 @@ def test_direct_writes_return_where_the_page_cache_is_slower(
     assert 20 * BUFFER <= len(DATA) - disk.direct_bytes < 30 * BUFFER, (
         "the page cache was tried within this file"
     )
+    before = disk.direct_bytes
+    assert write_file(tmp_path / "second") == DATA
+    assert disk.direct_bytes - before == len(DATA) - len(DATA) % 4096
 
 
 def cost_of(
