@@ -39,7 +39,7 @@ from convert import tree_memory
 SIDE = 512
 SPACING_MM = (2.5, 0.8, 0.8)
 SHARDS = 8
-GOAL = 0.6
+GOAL = 0.8
 SPACING = ["--spacing-mm", "2,1.5,1.5", "--height", "273", "--width", "273"]
 
 
