@@ -65,6 +65,7 @@ _PAIRS = {"split_lists", "split_shares", "map_classes", "label_colors"}
 _ANNOTATIONS = {
     "checkpoint": "str | int",
     "clips_per_source": "str | int",
+    "max_rejected": "int | float | str | None",
     "ignore_label": "str | int | Sequence[str | int]",
     "pad_value": "int | Sequence[int]",
     "recipe": "StrPath | Mapping[str, Any] | None",
