@@ -103,7 +103,7 @@ def check_disk_space(
     """
     if size is None or is_remote(folder):
         return
-    needed = records * size.bytes - sum(size for name, size in present.items() if ".tfrecord-" in name)
+    needed = records * size.bytes - sum(there for name, there in present.items() if ".tfrecord-" in name)
     free = free_bytes(folder)
     text = size.describe(records)
     if needed > free * (1 - _SHARE_KEPT_FREE):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field
@@ -33,7 +32,7 @@ class ShardOutcome:
 
     def to_json(self) -> str:
         """Return the outcome as JSON, in which runners pass it on."""
-        return json.dumps(dataclasses.asdict(self))
+        return json.dumps(vars(self))
 
     @classmethod
     def from_json(cls, text: str) -> ShardOutcome:
@@ -79,7 +78,7 @@ class WorkDone:
 
     def to_json(self) -> str:
         """Return the sum as JSON."""
-        return json.dumps(dataclasses.asdict(self))
+        return json.dumps(vars(self))
 
     @classmethod
     def from_json(cls, text: str | bytes) -> WorkDone:

@@ -100,7 +100,7 @@ def _outcome_of(key: ShardKey, index: ShardIndex, bytes_read: int, *, written: i
         bytes_read=bytes_read,
         bytes_written=written or 0,
         records=len(index),
-        rejected=Counter(f"{entry['stage']}: {entry['reason']}" for entry in index.rejected),
+        rejected=dict(Counter(f"{entry['stage']}: {entry['reason']}" for entry in index.rejected)),
     )
 
 

@@ -118,7 +118,7 @@ ADVICE: dict[str, Advice] = {
     "clips for detection": usage(clips("--task detection"), "goes with (--task classification)"),
     "frames for detection": usage(table("--task detection --frames 2"), "leave (--frames) out"),
     "clip sets": usage(clips("--class-overlap channels"), "(--class-overlap) channels is for.*leave it out"),
-    "clips as JPEG": usage(clips("--encoding jpeg"), "(--encoding) jpeg: clips.*leave it out"),
+    "clips as JPEG": usage(clips("--encoding jpeg"), "--encoding jpeg: clips.*take (--encoding packed)"),
     "clips of 16 bits": usage(clips("--dtype uint16"), "(--dtype) uint16: clips.*leave it out"),
     "gray clips": usage(clips("--channels 1"), "(--channels) 1: clips.*leave it out"),
     "unsized clips": usage(clips("--resize none"), "take (--resize keep-aspect --pad)", without=STRETCHED),
