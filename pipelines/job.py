@@ -189,8 +189,8 @@ class JobOptions:
         for name, (values, listed) in _CHOICES.items():
             if getattr(self, name) not in values:
                 yield f"{flag(name)} {getattr(self, name)!r}: expected {listed}"
-        if self.max_rejected is not None:
-            yield from refusal(lambda: RejectLimit.of(self.max_rejected or 0))
+        if (limit := self.max_rejected) is not None:
+            yield from refusal(lambda: RejectLimit.of(limit))
         if not 0 <= self.warn_cut <= 1:
             yield f"--warn-cut {self.warn_cut}: expected a share, 0 to 1"
         if self.preview is not None and not (self.dry_run and self.preview.lower().endswith(".png")):

@@ -227,6 +227,6 @@ def test_the_command_and_the_function_say_the_same(source: Path, tmp_path: Path)
 
 def test_a_resumed_command_says_how_many_shards_it_kept(source: Path, tmp_path: Path) -> None:
     words = convert_words(source, tmp_path, shards=4)
-    assert "resumed" not in halofeed_here(*words).stdout
+    assert "resumed, " not in halofeed_here(*words).stdout
     lose(run_convert(source, tmp_path, layout="folders", shards=4), 3)
     assert "\n  resumed, 3 of 4 shards kept\n" in halofeed_here(*words).stdout
