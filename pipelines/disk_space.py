@@ -28,7 +28,7 @@ _SHARE_KEPT_FREE: Final = 0.02
 
 
 @dataclass(frozen=True, kw_only=True)
-class RecordSize:
+class ExpectedSize:
     """Bytes of the image and the label of a record.
 
     Args:
@@ -42,7 +42,7 @@ class RecordSize:
     def describe(self, records: int) -> str:
         """Return the size of some records as text.
 
-        >>> RecordSize(bytes=3_000_000).describe(1000), RecordSize(bytes=3_000_000, is_limit=True).describe(1)
+        >>> ExpectedSize(bytes=3_000_000).describe(1000), ExpectedSize(bytes=3_000_000, is_limit=True).describe(1)
         ('1,000 records of 3.00 MB are 3.00 GB', '1 record of at most 3.00 MB is at most 3.00 MB')
         """
         most, are = "at most " * self.is_limit, "is" if records == 1 else "are"
@@ -52,13 +52,13 @@ class RecordSize:
         )
 
 
-def size_of_record(recipe: Recipe, task: str, label_dtype: str) -> RecordSize | None:
+def size_of_record(recipe: Recipe, task: str, label_dtype: str) -> ExpectedSize | None:
     """Return the bytes of one record's image and label; None where they depend on the pictures alone.
 
     >>> size_of_record(Recipe(height=640, width=640), "detection", "uint8")
-    RecordSize(bytes=1228800, is_limit=False)
+    ExpectedSize(bytes=1228800, is_limit=False)
     >>> size_of_record(Recipe(height=640, width=640, encoding="packed"), "detection", "uint8")
-    RecordSize(bytes=1229012, is_limit=True)
+    ExpectedSize(bytes=1229012, is_limit=True)
     """
     shape, encoding = recipe.static_shape(), ENCODINGS[recipe.encoding]
     # JPEG and PNG files depend on the pictures, and so does the size of records without a static shape.
@@ -70,14 +70,14 @@ def size_of_record(recipe: Recipe, task: str, label_dtype: str) -> RecordSize | 
     has_label = task_named(task).has_label_image
     label = math.prod(shape) * np.dtype(label_dtype).itemsize if has_label else 0
     if encoding.is_fixed_size and not encoding.holds_planes:
-        return RecordSize(bytes=image + label)
+        return ExpectedSize(bytes=image + label)
     if has_label:
         label = PackedLayout.of((*shape, 1), label_dtype, axes=len(shape)).max_bytes
     if encoding.holds_planes:
         # Luma, and chroma of half the height and width. Their label maps are packed.
-        return RecordSize(bytes=image // 2 + label, is_limit=has_label)
+        return ExpectedSize(bytes=image // 2 + label, is_limit=has_label)
     image = PackedLayout.of((*shape, recipe.channels), dtype, axes=len(shape)).max_bytes
-    return RecordSize(bytes=image + label, is_limit=True)
+    return ExpectedSize(bytes=image + label, is_limit=True)
 
 
 def free_bytes(folder: str) -> int:
@@ -87,7 +87,7 @@ def free_bytes(folder: str) -> int:
 
 
 def check_disk_space(
-    folder: str, records: int, size: RecordSize | None, present: Mapping[str, int], *, refuse: bool
+    folder: str, records: int, size: ExpectedSize | None, present: Mapping[str, int], *, refuse: bool
 ) -> None:
     """Print the expected bytes of a large data set, and refuse one that does not fit on the disk.
 

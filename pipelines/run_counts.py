@@ -12,7 +12,7 @@ from halofeed.schemas.manifest import Manifest
 
 @dataclass(frozen=True, kw_only=True)
 class ShardOutcome:
-    """What one call of a worker did for a shard.
+    """Outcome of one call of a worker for a shard.
 
     Args:
         key: key of the shard as text.
@@ -42,7 +42,7 @@ class ShardOutcome:
 
 @dataclass(frozen=True, kw_only=True)
 class WorkDone:
-    """What the workers of a job did, added up.
+    """Sum of what the workers of a job did.
 
     A runner may repeat a step, and a repeated step finds the shards of the first attempt. So only the keys of kept
     shards are added up here; which of them an earlier run had finished, the command knows (`ConversionSummary.of`).
@@ -89,7 +89,7 @@ class WorkDone:
 
 @dataclass(frozen=True, kw_only=True)
 class ConversionSummary:
-    """What one call of `halofeed.convert` did, and what it cost.
+    """Result of one run of a conversion: its time, its bytes, and what it kept and rejected.
 
     Args:
         elapsed_seconds: time from the call to the committed data set.

@@ -17,7 +17,7 @@ import pytest
 from PIL import Image
 
 from halofeed.errors import UsageError
-from halofeed.pipelines.disk_space import RecordSize, check_disk_space, size_of_record
+from halofeed.pipelines.disk_space import ExpectedSize, check_disk_space, size_of_record
 from halofeed.pipelines.job import JobOptions
 from halofeed.pipelines.opened_sources import open_sources
 from halofeed.pipelines.plan import make_plan
@@ -66,7 +66,7 @@ def test_the_limit_of_packed_records_is_reached_by_noise_and_never_passed(tmp_pa
 
 def test_packed_records_that_may_not_fit_are_warned_of_and_not_refused(tmp_path, capsys):
     free = shutil.disk_usage(tmp_path).free
-    check_disk_space(str(tmp_path), 10, RecordSize(bytes=free // 9, is_limit=True), {}, refuse=True)
+    check_disk_space(str(tmp_path), 10, ExpectedSize(bytes=free // 9, is_limit=True), {}, refuse=True)
     said = capsys.readouterr().err
     assert "warning: 10 records of at most" in said and "usually take about half" in said
 
@@ -78,19 +78,19 @@ def test_what_does_not_fit_is_refused_before_a_byte_is_written_unless_somebody_i
     free = shutil.disk_usage(tmp_path).free
     words = r"10 records of .* free; take smaller records .*--disk-check ignore"
     with pytest.raises(UsageError, match=words):
-        check_disk_space(str(tmp_path / "no" / version), 10, RecordSize(bytes=free // 9), {}, refuse=True)
+        check_disk_space(str(tmp_path / "no" / version), 10, ExpectedSize(bytes=free // 9), {}, refuse=True)
     assert list(tmp_path.iterdir()) == []
-    check_disk_space(str(tmp_path), 10, RecordSize(bytes=free // 9), {}, refuse=False)
+    check_disk_space(str(tmp_path), 10, ExpectedSize(bytes=free // 9), {}, refuse=False)
     assert "warning" in capsys.readouterr().err
     check_disk_space(
         str(tmp_path),
         10,
-        RecordSize(bytes=free // 9),
+        ExpectedSize(bytes=free // 9),
         {"a-all.tfrecord-00000-of-00001": free // 2},
         refuse=True,
     )
     assert "10 records of" in capsys.readouterr().err, "what is there already needs no room"
-    check_disk_space("gs://bucket/x", 10, RecordSize(bytes=free), {}, refuse=True)
+    check_disk_space("gs://bucket/x", 10, ExpectedSize(bytes=free), {}, refuse=True)
 
 
 @pytest.mark.long
