@@ -58,7 +58,7 @@ def size_of_record(recipe: Recipe, task: str, label_dtype: str) -> ExpectedSize 
     >>> size_of_record(Recipe(height=640, width=640), "detection", "uint8")
     ExpectedSize(bytes=1228800, is_limit=False)
     >>> size_of_record(Recipe(height=640, width=640, encoding="packed"), "detection", "uint8")
-    ExpectedSize(bytes=1229012, is_limit=True)
+    ExpectedSize(bytes=1229004, is_limit=True)
     """
     shape, encoding = recipe.static_shape(), ENCODINGS[recipe.encoding]
     # JPEG and PNG files depend on the pictures, and so does the size of records without a static shape.
