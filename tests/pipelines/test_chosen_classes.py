@@ -241,6 +241,8 @@ def test_background_is_either_a_class_or_a_way_to_leave_classes_out(tmp_path):
         map_classes=("cat=nothing", "background=nothing"),
     )
     assert done.manifest.labels == {0: "nothing"}
+    done = run_convert(tmp_path / "src", tmp_path / "c", layout="folders", drop_classes=("cat",))
+    assert done.manifest.labels == {0: "background"}
 
 
 names = st.sampled_from(CLASSES)
