@@ -59,7 +59,7 @@ class ChosenCounts:
         # Of a picture of the class "background" nobody could tell whether it was mapped there or left out.
         if mapped and BACKGROUND in names:
             raise AnnotationsError(
-                f"--map-classes {mapped[0]}={BACKGROUND}: {BACKGROUND!r} is a class of the source here; to leave "
+                f"--map-classes {mapped[0]}={BACKGROUND}: {BACKGROUND!r} is a class here too; to leave "
                 f"{mapped[0]!r} out, use --drop-classes '{mapped[0]}'; to join both, give them another name, such as "
                 f"--map-classes '{mapped[0]}=nothing,{BACKGROUND}=nothing'"
             )
