@@ -558,7 +558,7 @@ def _config_of(parsed: argparse.Namespace) -> tuple[TrainConfig, str]:
     given = {
         field: value for field, value in vars(parsed).items() if field in TrainConfig.__dataclass_fields__
     }
-    if parsed.init and not parsed.config:
+    if given.get("init") and not parsed.config:
         config, name = _config_of_init(parsed)
         return configure(config, parsed.settings, **given), name
     name = parsed.config or default_config(read_manifest(parsed.path))

@@ -67,9 +67,18 @@ class InitialWeights:
     origin: Origin | None = None
 
 
-def initial_weights(
-    config: TrainConfig, facts: DataFacts, setup: TrainingSetup, folder: str | Path | None
-) -> InitialWeights | None:
+def check_other_folder(config: TrainConfig, folder: str | Path | None) -> None:
+    """Raise UsageError for a run that would start from its own weights."""
+    if not config.init or folder is None:
+        return
+    if os.path.realpath(run_and_checkpoint(config.init)[0]) == os.path.realpath(folder):
+        raise UsageError(
+            f"--init {config.init}: is the run's own folder; leave --init out to resume that run, or name another "
+            "folder with --out"
+        )
+
+
+def initial_weights(config: TrainConfig, facts: DataFacts, setup: TrainingSetup) -> InitialWeights | None:
     """Return the weights that a config names for a new run; None if all are drawn from the seed.
 
     Each process of a run reads them itself.
@@ -78,14 +87,13 @@ def initial_weights(
         config: options of the run.
         facts: facts of its data set.
         setup: training setup of the run; its mesh holds the other run's state while it is read.
-        folder: folder of the run.
 
     Raises:
         UsageError: the other run or its checkpoint does not exist, or its model is another one.
         CorruptFileError: its checkpoint is damaged.
     """
     if config.init:
-        return _of_run(config, facts, setup, folder)
+        return _of_run(config, facts, setup)
     if config.backbone_weights:
         return InitialWeights(load=partial(_load_keras_backbone, config))
     return None
@@ -102,16 +110,9 @@ def _load_keras_backbone(config: TrainConfig, model: nnx.Module) -> None:
         )
 
 
-def _of_run(
-    config: TrainConfig, facts: DataFacts, setup: TrainingSetup, folder: str | Path | None
-) -> InitialWeights:
+def _of_run(config: TrainConfig, facts: DataFacts, setup: TrainingSetup) -> InitialWeights:
     run_folder, which = run_and_checkpoint(config.init)
     run = open_run(run_folder)
-    if folder is not None and os.path.realpath(run.folder) == os.path.realpath(folder):
-        raise UsageError(
-            f"--init {config.init}: is the run's own folder; leave --init out to resume that run, or name another "
-            "folder with --out"
-        )
     _check_same_inputs(config, facts, run)
     # The mesh of this run, whatever that of the other one was.
     single = run.changed(cores_per_replica=1)

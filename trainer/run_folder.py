@@ -34,6 +34,7 @@ from halofeed.storage.locks import FolderLock
 from halofeed.storage.paths import find_paths, names_in
 from halofeed.system.console import print_status
 from halofeed.system.errors import UsageError
+from halofeed.system.wording import plural
 from halofeed.trainer.checkpoint import Checkpoints, saved_steps
 from halofeed.trainer.config import TrainConfig
 from halofeed.trainer.optimizers import build_optimizer, build_schedule
@@ -49,6 +50,8 @@ _CHANGEABLE_FIELDS = {
 
 _LENGTH_FIELDS = {"steps", "schedule_steps"}
 """Config fields of which a resume may change the values: the next step follows the new schedule, and a line says so."""
+_INIT_FIELDS = {"model", "model_options", "normalization", "backbone_weights", "init", "facts"}
+"""Differences with which a run may not start from the weights of the other one."""
 ORIGIN, EARLIER_LENGTHS = "origin", "earlier_lengths"
 """Members of run.json: run whose weights it started from, and the lengths that it had before, by their last step."""
 
@@ -321,8 +324,8 @@ def _continued(
     old, new = (TrainConfig.from_json(one["config"]) for one in (before, now))
     if new.steps < saved[-1]:
         raise UsageError(
-            f"--steps {new.steps}: the run in {folder} has taken {saved[-1]} steps; pass --steps {saved[-1]} or more, "
-            "or name another --out"
+            f"--steps {new.steps}: the run in {folder} has taken {plural(saved[-1], 'step')}; pass --steps {saved[-1]} or "
+            "more, or name another --out"
         )
     document[EARLIER_LENGTHS] = _lengths(before, old, saved[-1])
     return document, [_changed_length(old, new, saved[-1])]
@@ -332,12 +335,19 @@ def _check_changes(folder: Path, different: Mapping[str, str]) -> None:
     """Raise UsageError where settings differ that a resume cannot change."""
     # A recipe's warm-up is shortened where the run is (`config.configure`), so it may change with the length.
     length = {*_LENGTH_FIELDS, "warmup_steps"} if different.keys() & _LENGTH_FIELDS else set()
-    if others := [line for name, line in different.items() if name not in length]:
-        raise UsageError(
-            f"--out {folder}: holds a run with other settings; name another folder (--out "
-            f"{shlex.quote(_free_name(folder))} --init {shlex.quote(str(folder))} starts there from the weights of "
-            "this run), or pass --overwrite to start again\n" + "\n".join(others)
+    if others := {name: line for name, line in different.items() if name not in length}:
+        # With the settings of another model its weights would be refused.
+        begins = (
+            "" if others.keys() & _INIT_FIELDS else f" ({_init_words(folder)} starts there from its weights)"
         )
+        raise UsageError(
+            f"--out {folder}: holds a run with other settings; name another folder{begins}, or pass --overwrite to "
+            "start again\n" + "\n".join(others.values())
+        )
+
+
+def _init_words(folder: Path) -> str:
+    return f"--out {shlex.quote(_free_name(folder))} --init {shlex.quote(str(folder))}"
 
 
 def _free_name(folder: Path) -> str:
@@ -368,15 +378,14 @@ def _changed_length(old: TrainConfig, new: TrainConfig, saved: int) -> str:
     before, after = (
         f"{float(build_schedule(config)(saved // config.accumulate_steps)):g}" for config in (old, new)
     )
-    here, old_length, new_length = (
-        f"at step {saved + 1}",
-        *(one.schedule_steps or one.steps for one in (old, new)),
-    )
+    here = f"at step {saved + 1}"
+    old_length, new_length = (config.schedule_steps or config.steps for config in (old, new))
+    cosine = f"follows the cosine of {plural(new_length, 'step')}"
     if old_length == new_length:
-        return f"{changed}; the learning rate still follows the cosine of {new_length} steps: {after} {here}"
+        return f"{changed}; the learning rate still {cosine}: {after} {here}"
     return (
-        f"{changed}; the learning rate follows the cosine of {new_length} steps from here on: {after} {here}; with "
-        f"--set schedule_steps={old_length} it follows that of {old_length} steps: {before}"
+        f"{changed}; the learning rate {cosine} from here on: {after} {here}; with --set schedule_steps={old_length} "
+        f"it follows that of {plural(old_length, 'step')}: {before}"
     )
 
 

@@ -30,7 +30,7 @@ from halofeed.trainer.config import TrainConfig
 from halofeed.trainer.data import TrainData
 from halofeed.trainer.distributed import agree_any, is_chief
 from halofeed.trainer.evaluate import ExampleCollector, Predictor, summary_lines
-from halofeed.trainer.initial_weights import Origin, initial_weights
+from halofeed.trainer.initial_weights import Origin, check_other_folder, initial_weights
 from halofeed.trainer.log import RunLog
 from halofeed.trainer.platform import hide_accelerators_from_tensorflow
 from halofeed.trainer.record_metadata import SplitMetadata
@@ -173,7 +173,8 @@ def _first_state(
     program: Program, facts: DataFacts, folder: str | Path | None, *, resumes: bool
 ) -> tuple[TrainState, Origin | None]:
     """Return the state before step 0, and the run whose weights it has; in a resume a checkpoint replaces it."""
-    initial = None if resumes else initial_weights(program.config, facts, program.setup, folder)
+    check_other_folder(program.config, folder)
+    initial = None if resumes else initial_weights(program.config, facts, program.setup)
     if initial is None:
         return program.new_state(), None
     return program.new_state(initial.load), initial.origin

@@ -41,7 +41,7 @@ def other(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def first_state(config: TrainConfig, facts: DataFacts = FACTS, devices: int = 1) -> tuple[TrainState, Any]:
     """The state before step 0, and what its origin is."""
     program = build_program(config, facts, jax.devices()[:devices])
-    initial = initial_weights(config, facts, program.setup, None)
+    initial = initial_weights(config, facts, program.setup)
     assert initial is not None
     return program.new_state(initial.load), initial.origin
 
@@ -167,6 +167,7 @@ def test_what_cannot_be_an_origin_is_refused_before_anything_is_written(other: P
         model_options=UNET,
     )
     refused("leave --backbone-weights out, or .* add --set backbone_weights=", backbone_weights="w.h5")
+    refused("is the run's own folder; leave --init out", out=other)
     run_again = Path(shutil.copytree(other, tmp_path / "again"))
     for path in run_again.glob("checkpoints/0*"):
         shutil.rmtree(path)

@@ -121,7 +121,9 @@ def test_options_of_a_saved_run_are_refused_with_the_ways_out(tmp_path: Path) ->
     (folder / "checkpoints/00000003").mkdir(parents=True)
     (tmp_path / "my run-2").mkdir()
     before = (folder / "run.json").read_bytes()
-    words = rf"holds a run with other .*\(--out '{folder}-3' --init '{folder}' starts there from .*--overwrite to start"
+    words = (
+        rf"holds a run with other .*\(--out '{folder}-3' --init '{folder}' starts there from its weights\)"
+    )
     for changes in ({"learning_rate": 0.5}, {"steps": 9, "seed": 1}, {"warmup_steps": 1}):
         with pytest.raises(UsageError, match=words) as caught:
             begun(folder, FOUR.changed(**changes))
@@ -130,6 +132,10 @@ def test_options_of_a_saved_run_are_refused_with_the_ways_out(tmp_path: Path) ->
         UsageError, match=r"--steps 2: .* has taken 3 steps; pass --steps 3 or more, or name another --out"
     ):
         begun(folder, FOUR.changed(steps=2))
+    with pytest.raises(
+        UsageError, match="name another folder, or pass --overwrite to start again\nmodel_options"
+    ):
+        begun(folder, FOUR.changed(model_options={"features": [8]}))
     assert (folder / "run.json").read_bytes() == before
     # The warm-up of a recipe is a share of a short run, so it changes with the length.
     (line,) = begun(folder, FOUR.changed(steps=9, warmup_steps=1))
