@@ -324,8 +324,8 @@ def _continued(
     old, new = (TrainConfig.from_json(one["config"]) for one in (before, now))
     if new.steps < saved[-1]:
         raise UsageError(
-            f"--steps {new.steps}: the run in {folder} has taken {plural(saved[-1], 'step')}; pass --steps {saved[-1]} or "
-            "more, or name another --out"
+            f"--steps {new.steps}: the run in {folder} has taken {plural(saved[-1], 'step')}; pass --steps "
+            f"{saved[-1]} or more, or name another --out"
         )
     document[EARLIER_LENGTHS] = _lengths(before, old, saved[-1])
     return document, [_changed_length(old, new, saved[-1])]
