@@ -108,6 +108,7 @@ class TrainConfig:
         "run whose weights to start from: its best checkpoint, or RUN/checkpoints/00000100. Its classes may differ; "
         "then the outputs per class are new. Without --config the options are that run's too",
         brief="run whose weights to start from, also with other classes",
+        metavar="RUN",
     )
 
     steps: int = option(100, "number of steps to take", brief=True)

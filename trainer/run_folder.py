@@ -180,7 +180,8 @@ def begin_run(
             if overwrite and (folder / RUN_FILE).is_file():
                 owned_files.check_owned(folder, "--out")
                 _set_aside(folder, held_lock)
-        if (folder / RUN_FILE).is_file():
+        # Others may still see the run that the first process replaces.
+        if (folder / RUN_FILE).is_file() and (chief or not overwrite):
             document, notes = _continued(folder, open_run(folder).document, document)
         elif chief:
             _claim_empty_folder(folder)
