@@ -577,8 +577,9 @@ def _config_of_init(parsed: argparse.Namespace) -> tuple[TrainConfig, str]:
     # The same command resumes a run also when the one that it started from was deleted.
     resumes = not origin.exists() and (out / RUN_FILE).is_file()
     source = out if resumes else origin
+    config = config_of_run(source)
     print_status(f"--init without --config: the options are those of {source}")
-    return config_of_run(source), name
+    return config, name
 
 
 def _start_jax(virtual_devices: int | None, cores_per_replica: int) -> None:

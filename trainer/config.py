@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from halofeed.prep.options.option import option
-from halofeed.schemas.file_layout import CHECKPOINTS, SIGNATURE, read_run
+from halofeed.schemas.file_layout import CHECKPOINTS, MANIFEST, SIGNATURE, read_run
 from halofeed.schemas.kinds import KIND_BY_RANK
 from halofeed.schemas.manifest import Manifest
 from halofeed.schemas.partition import Partition
@@ -371,7 +371,7 @@ def run_and_checkpoint(path: str | Path) -> tuple[Path, str]:
         path: folder of a run, or of one of its checkpoints.
 
     Raises:
-        UsageError: the folder is an export, which has no arrays by name.
+        UsageError: the folder is an export, which has no arrays by name, or a data set.
 
     >>> run_and_checkpoint("runs/cards/checkpoints/00000100"), run_and_checkpoint("runs/cards")
     ((PosixPath('runs/cards'), '100'), (PosixPath('runs/cards'), 'best'))
@@ -381,6 +381,8 @@ def run_and_checkpoint(path: str | Path) -> tuple[Path, str]:
         raise UsageError(
             f"--init {path}: is an exported program, which cannot be trained; name the run that it was exported from"
         )
+    if (folder / MANIFEST).is_file():
+        raise UsageError(f"--init {path}: is a data set, not a training run; name the folder of a run")
     if folder.parent.name == CHECKPOINTS and re.fullmatch(r"\d{8}", folder.name):
         return folder.parent.parent, str(int(folder.name))
     return folder, "best"
