@@ -1047,6 +1047,7 @@ def train(
     model: str | None = None,
     task: str | None = None,
     backbone_weights: StrPath | None = None,
+    init: StrPath | None = None,
     steps: int | None = None,
     batch_size: int | None = None,
     iterations_per_loop: int | None = None,
@@ -1085,6 +1086,8 @@ def train(
         model: name of the network, which `halofeed configs` lists, or package:Class of your own.
         task: package:Class of a task of your own (default: the data set's).
         backbone_weights: file of keras.applications weights for the backbone.
+        init: run whose weights to start from: its best checkpoint, or RUN/checkpoints/00000100. Its classes may
+            differ; then the outputs per class are new. Without config the options are that run's too.
         steps: number of steps to take.
         batch_size: images per step, over all devices.
         iterations_per_loop: steps that are dispatched before their results are awaited, as of TPUConfig; for very

@@ -58,7 +58,7 @@ _PATH_WORDS = ("FILE", "FOLDER", "PATH")
 """Words for a value in the help that name a path."""
 _PATHS = {
     *("source", "images", "label_map", "nnunet_splits", "normalize_like", "preview", "out"),
-    *("backbone_weights", "config"),
+    *("backbone_weights", "init", "config"),
 }
 _PAIRS = {"split_lists", "split_shares", "map_classes", "label_colors"}
 """Lists of NAME=VALUE, which may be mappings."""
