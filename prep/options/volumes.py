@@ -100,7 +100,6 @@ class VolumeOptions:
         (),
         "tiles: minimum overlap of neighbors, in voxels, e.g. 8,64,64, or of pictures in pixels of the scaled picture, "
         "e.g. 128,128",
-        brief="tiles: overlap of neighbors, e.g. 128,128",
         group=SHAPE,
         needs=_TILES,
     )
