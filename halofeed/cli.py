@@ -105,7 +105,8 @@ def _run(given: list[str], parsed: argparse.Namespace) -> int:
     named = next((word for word in given if word in _COMMANDS), "")
     shows_help = not {"-h", "--help", "--help-all"}.isdisjoint(given)
     try:
-        _parser(named, saved=shows_help).parse_args(join_values(given), parsed)
+        only = None if given[:1] == ["--help-all"] else named
+        _parser(only, saved=shows_help).parse_args(join_values(given), parsed)
     except SystemExit as stop:  # argparse ends --help, --version and errors by it
         return int(stop.code or 0)
     signals.set_stop_message(_who(parsed.command))
@@ -223,6 +224,7 @@ def _parser(only: str | None = None, *, saved: bool = False) -> argparse.Argumen
         description="From camera and scanner files to spatially partitioned training steps.",
         epilog="`halofeed COMMAND --help` shows an example of each. `halofeed demo` runs all steps.",
         formatter_class=HelpFormatter,
+        add_help=False,
     )
     parser.add_argument("--version", action="version", version=f"halofeed {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
@@ -230,6 +232,7 @@ def _parser(only: str | None = None, *, saved: bool = False) -> argparse.Argumen
         added = commands.add_parser(name, help=command.summary, **_texts(command))
         if only in (None, name):
             _add_arguments(added, name, saved=saved)
+    add_help(parser, parser)
     return parser
 
 

@@ -26,26 +26,23 @@ if TYPE_CHECKING:
     from halofeed.prep.options.recipe_file import GivenRecipe
 
 _EXAMPLES = """\
-examples:
-  a folder per class:
-    halofeed convert --layout folders --source photos --out data --name photos \\
-        --height 224 --width 224
-  boxes, padded to 640 x 640:
-    halofeed convert --layout voc --source cards --out data --name cards --resize keep-aspect \\
-        --min-dimension 640 --max-dimension 640 --pad --shards 4
-  volumes with masks:
-    halofeed convert --layout nnunet --source Dataset009_Spleen --out data --name spleen \\
-        --depth 64 --height 128 --width 128 --window abdomen
-  clips of 16 frames:
-    halofeed convert --layout folders --source videos --out data --name videos --frames 16 \\
-        --height 112 --width 112
+examples: a folder per class; boxes, padded to 640 x 640; volumes with masks
+  halofeed convert --source photos --out data --name photos --height 224 --width 224
+  halofeed convert --source cards --out data --name cards --resize keep-aspect \\
+      --min-dimension 640 --max-dimension 640 --pad --shards 4
+  halofeed convert --source Dataset009_Spleen --out data --name spleen \\
+      --depth 64 --height 128 --width 128 --window abdomen
 """
-_END = """
+_MORE_EXAMPLES = """
+example: clips of 16 frames
+  halofeed convert --source videos --out data --name videos --frames 16 --height 112 --width 112
+
 example: on a cluster, where Beam's options follow --
   halofeed convert --layout coco --source gs://bucket/coco --out gs://bucket/data --name coco \\
       --max-rejected 100 -- --runner=DataflowRunner --project=PROJECT --region=europe-west4 \\
       --temp_location=gs://bucket/temporary --extra_package=halofeed-0.1.0-py3-none-any.whl
-
+"""
+_END = """
 Killed or failed? Run the same command again: finished shards are kept, and the result is the same.
 OUT/NAME/VERSION/rejected.jsonl lists every rejected input with its reason.
 """
@@ -55,7 +52,11 @@ _RECIPE_HELP = "manifest.json of a data set, options in JSON or YAML, or a pipel
 RECIPE = Option(
     name="recipe",
     help=_RECIPE_HELP,
-    more={"brief": _RECIPE_HELP, "group": "source", "metavar": "FILE"},
+    more={
+        "brief": "manifest.json, JSON, YAML or pipeline.config; options here win",
+        "group": "source",
+        "metavar": "FILE",
+    },
 )
 
 
@@ -72,12 +73,9 @@ def _add_convert_options(parser: CommandParser, rows: Iterable[Option], layouts:
 
     names = textwrap.fill(", ".join(layouts), HELP_COLUMNS - 2, initial_indent="  ", subsequent_indent="  ")
     summaries = "\n".join(f"  {name:<12} {summary}" for name, summary in layouts.items())
-    parser.epilog = f"layouts, which the complete help describes:\n{names}\n{_END}"
-    parser.full_epilog = f"layouts:\n{summaries}\n{_END}"
-    parser.usage = (
-        "halofeed convert --source SOURCE --out OUT --name NAME [--layout LAYOUT] [options]\n"
-        f"{'[-- BEAM OPTIONS]':>40}"
-    )
+    parser.epilog = f"layouts, which --help-all describes:\n{names}\n{_END}"
+    parser.full_epilog = f"layouts:\n{summaries}\n{_MORE_EXAMPLES}{_END}"
+    parser.usage = "halofeed convert --source SOURCE --out OUT --name NAME [options] [-- BEAM OPTIONS]"
     parser.description = f"{parser.description}\n\n{_EXAMPLES}"
     for title in HELP_GROUPS:
         option_group(parser, title)

@@ -261,21 +261,30 @@ def not_in_brief(*actions: argparse.Action) -> None:
 
 
 def add_help(parser: argparse.ArgumentParser, group: Any, full_epilog: str | None = None) -> None:
-    """Add -h, --help and, where it leaves out an option, --help-all.
+    """Add -h, --help and --help-all, which shows every option, or of a parser of commands those of every command.
 
     Args:
         parser: parser that has all other options.
         group: the parser, or a group of it.
         full_epilog: end of the complete help, if it differs from the parser's own.
     """
+    commands = _commands_of(parser)
     shortens = any(action in _BRIEF for action in parser._actions)
-    # --help-all is only there where --help leaves something out.
-    text = "show the usual options" if shortens else "show this help message"
-    group.add_argument("-h", "--help", action=_Help, is_brief=True, nargs=0, help=text)
-    if shortens:
-        count = sum(bool(one.option_strings) and one.help != argparse.SUPPRESS for one in parser._actions)
-        text = f"show all {count} options in full"
-        group.add_argument("--help-all", action=_Help, is_brief=False, nargs=0, help=text, epilog=full_epilog)
+    # Where both show the same, one line of the help is enough.
+    if not (commands or shortens):
+        group.add_argument("-h", "--help", "--help-all", action=_Help, nargs=0, help="show this help message")
+        return
+    usual = "show this help message" if commands else "show the usual options"
+    group.add_argument("-h", "--help", action=_Help, nargs=0, help=usual)
+    count = sum(bool(one.option_strings) and one.help != argparse.SUPPRESS for one in parser._actions)
+    every = "show all options of all commands" if commands else f"show all {count} options in full"
+    group.add_argument("--help-all", action=_Help, nargs=0, help=every, epilog=full_epilog)
+
+
+def _commands_of(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
+    """Return the parsers of a parser's commands by name; {} for one without commands."""
+    found = (one.choices for one in parser._actions if isinstance(one, argparse._SubParsersAction))
+    return dict(next(found, {}))
 
 
 _BRIEF: weakref.WeakKeyDictionary[argparse.Action, str] = weakref.WeakKeyDictionary()
@@ -283,18 +292,32 @@ _BRIEF: weakref.WeakKeyDictionary[argparse.Action, str] = weakref.WeakKeyDiction
 
 
 class _Help(argparse.Action):
-    """Action that prints the help, short or complete, and exits."""
+    """Action that prints the short help, or with --help-all the complete one, and exits."""
 
-    def __init__(self, *, is_brief: bool, epilog: str | None = None, **more: Any) -> None:
+    def __init__(self, *, epilog: str | None = None, **more: Any) -> None:
         super().__init__(**{**more, "dest": argparse.SUPPRESS, "default": argparse.SUPPRESS})
-        self._is_brief, self._epilog = is_brief, epilog
+        self._epilog = epilog
 
-    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> NoReturn:
-        for action in parser._actions if self._is_brief else ():
-            action.help = _BRIEF.get(action, action.help) or argparse.SUPPRESS
+    def __call__(
+        self, parser: argparse.ArgumentParser, _: Any, values: Any, flag: str | None = None
+    ) -> NoReturn:
+        if flag == "--help-all":
+            self._print_all(parser)
+        else:
+            for action in filter(_BRIEF.__contains__, parser._actions):
+                action.help = _BRIEF[action] or argparse.SUPPRESS
+            parser.print_help()
+        sys.exit()
+
+    def _print_all(self, parser: argparse.ArgumentParser) -> None:
+        """Print the complete help of a parser and of its commands."""
         parser.epilog = self._epilog or parser.epilog
         parser.print_help()
-        sys.exit()
+        for command in _commands_of(parser).values():
+            print()
+            action = command._option_string_actions["--help-all"]
+            if isinstance(action, _Help):
+                action._print_all(command)
 
 
 def meaning_of(help: str | None) -> str:

@@ -95,10 +95,12 @@ class CommandParser(argparse.ArgumentParser):
         flag = words[unknown[0]].partition("=")[0]
         if self.prog.endswith(" convert") and is_beam_option(flag):
             return f"Beam's options follow two dashes, at the end of the command: -- {shlex.join(words)}"
+        # The complete help of the program would be that of all commands.
+        which = "--help-all" if " " in self.prog else "--help"
         return (
             self._meant_setting(words[unknown[0] :])
             or meant_option(flag, self._option_string_actions)
-            or f"`{self.prog} --help` lists the options"
+            or f"`{self.prog} {which}` lists the options"
         )
 
     def _meant_setting(self, words: Sequence[str]) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from halofeed.options import add_settings, text_of_setting
+from halofeed.options import add_settings, not_in_brief, text_of_setting
 from halofeed.parser import Command, CommandParser
 from halofeed.system.console import print_status
 from halofeed.system.errors import UsageError, require_extra
@@ -60,7 +60,8 @@ def _add_plan(parser: CommandParser) -> None:
     )
     add_settings(parser, "batch_size=16, image_shape=[512,512,3]")
     for name in _OWN:
-        parser.add_argument(f"--{name}", metavar="PACKAGE:CLASS", help=f"a {name} of your own, as in train")
+        own = f"a {name} of your own, as in train"
+        not_in_brief(parser.add_argument(f"--{name}", metavar="PACKAGE:CLASS", help=own))
     parser.add_argument(
         "--remat", action="store_true", help="as in train: recompute activations instead of storing them"
     )
@@ -84,7 +85,7 @@ def _add_plan(parser: CommandParser) -> None:
         metavar="N",
         help="default: the recipe's batch over all replicas; 1 with --picture-size",
     )
-    parser.add_argument(
+    classes = parser.add_argument(
         "--classes",
         type=int,
         default=0,
@@ -104,9 +105,10 @@ def _add_plan(parser: CommandParser) -> None:
         "--json", metavar="FILE", help="also write the plan to this file; - prints only the plan"
     )
     parser.add_argument("--html", metavar="FILE", help="also write the plan as a page")
-    parser.add_argument(
+    jobs = parser.add_argument(
         "--jobs", type=int, metavar="N", help="parallel compilations (default: by cores and memory)"
     )
+    not_in_brief(classes, jobs)
 
 
 def _add_pictures(parser: CommandParser) -> None:
@@ -119,13 +121,13 @@ def _add_pictures(parser: CommandParser) -> None:
     parser.add_argument(
         "--pictures", type=int, metavar="N", help="with --picture-size: pictures in an epoch (default: 1)"
     )
-    parser.add_argument(
+    sizes = parser.add_argument(
         "--tile-sizes",
         type=_sizes,
         metavar="N,HxW,...",
         help="with --picture-size: the tiles to compare (default: 512,1024,2048)",
     )
-    parser.add_argument(
+    overlap = parser.add_argument(
         "--tile-overlap",
         type=_numbers,
         metavar="H,W",
@@ -137,6 +139,7 @@ def _add_pictures(parser: CommandParser) -> None:
         metavar="N",
         help="with --picture-size: longest side of the largest object, which a tile must show whole",
     )
+    not_in_brief(sizes, overlap)
 
 
 def run_plan(parsed: argparse.Namespace, _: list[str]) -> int:

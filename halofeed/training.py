@@ -63,18 +63,19 @@ def _add_merge(parser: CommandParser) -> None:
         help="shared: boxes of two tiles are one object if they agree in the part that both tiles show (default); nms: "
         "keep the box with the highest score; nmm, greedy-nmm: the union of overlapping boxes, as SAHI; none",
     )
-    group.add_argument(
+    overlap = group.add_argument(
         "--merge-overlap",
         default="iou",
         metavar="OVERLAP",
         help="of nms, nmm and greedy-nmm: iou, or ios, the intersection over the smaller box (default: iou)",
     )
-    group.add_argument(
+    threshold = group.add_argument(
         "--merge-threshold",
         type=float,
         metavar="SHARE",
         help="smallest overlap of two boxes of one object (default: 0.3 for shared, 0.5 for the others)",
     )
+    not_in_brief(overlap, threshold)
 
 
 def _add_predict(parser: CommandParser) -> None:
@@ -208,11 +209,8 @@ def _add_checkpoint(parser: CommandParser) -> None:
     )
     parser.add_argument("--partition", metavar="PARTS", help="parts along each axis (default: the run's)")
     for name in ("model", "task"):
-        parser.add_argument(
-            f"--{name}",
-            metavar="PACKAGE:CLASS",
-            help=f"{name} of your own that was moved (default: the run's)",
-        )
+        moved = f"{name} of your own that was moved (default: the run's)"
+        not_in_brief(parser.add_argument(f"--{name}", metavar="PACKAGE:CLASS", help=moved))
     _add_devices(parser)
 
 

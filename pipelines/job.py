@@ -61,13 +61,10 @@ class JobOptions:
         group=OUTPUT,
     )
     name: str = option("", "the data set's name, e.g. cards", brief=True, group=OUTPUT)
-    version: str = option(
-        "1.0.0", "the data set's version", brief="the data set's version (default: 1.0.0)", group=OUTPUT
-    )
+    version: str = option("1.0.0", "the data set's version", group=OUTPUT)
     label_map: str | None = option(
         None,
         "file of class names (.txt, .json, .pbtxt, .csv); default: from the data",
-        brief="file of class names (.txt, .json, .pbtxt, .csv)",
         group=SOURCE,
     )
     split_lists: tuple[str, ...] = option(
@@ -137,7 +134,6 @@ class JobOptions:
         None,
         "worker processes of a local run; default: one per core, at most --shards, and as many as have memory for "
         "--max-memory each",
-        brief="worker processes of a local run (default: by cores and memory)",
     )
     threads: int | None = option(
         None, "decoding threads per worker; default: all cores shared by the workers"

@@ -47,7 +47,8 @@ def test_a_row_of_meanings_or_guarantees_is_whole_and_held_by_tests_that_exist(c
 def test_options_that_the_pages_name_exist() -> None:
     commands = next(a for a in _parser()._actions if isinstance(a, argparse._SubParsersAction))
     known = {flag for command in commands.choices.values() for flag in command._option_string_actions}
-    known |= {"--all", "--exhaustive", "--runner", "--parallelism", "--against", "--planes"}
+    known |= {"--all", "--exhaustive", "--runner", "--project", "--region", "--parallelism"}
+    known |= {"--against", "--planes"}
     known |= {"--only", "--rounds", "--quick", "--larger-than-memory", "--photographs", "--gigabytes"}
     known |= {
         "--gcs",

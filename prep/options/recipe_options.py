@@ -64,7 +64,6 @@ class ClipOptions:
         None,
         "use this many frames per second instead, by the frames' time stamps: at each of these times the frame that "
         "is shown then",
-        brief="clips: frames per second to use (default: every frame)",
         group=SHAPE,
     )
     folder_frame_rate: float | None = option(
@@ -129,14 +128,12 @@ class RecipeOptions(ClipOptions, VolumeOptions, TileOptions):
         None,
         "task that the records serve; default: the layout's own",
         choices=tuple(TASKS),
-        brief="task that the records serve (default: the layout's)",
     )
     box_origin: int | None = option(
         None,
         "boxes in pixels: the number of the first pixel, 0 or 1 (then both ends are within the box, as in VOC); "
         "default: 0 for tables; for voc 0 where boxes have fractions, else 1, refused where boxes begin below 1",
         choices=(0, 1),
-        brief="boxes in pixels: the number of the first pixel",
         needs=of_layouts("voc", "csv", "jsonl", "webdataset"),
     )
     box_units: str = option(
@@ -266,7 +263,6 @@ class RecipeOptions(ClipOptions, VolumeOptions, TileOptions):
         0,
         "pictures: 1 gray, 3 color (default), 4 color and alpha; tiles: any number of bands, see --bands; volumes: "
         "channels of each scan (default: 1)",
-        brief="1 gray, 3 color, 4 with alpha; scans: any number",
         group=SHAPE,
     )
     dtype: str = option(
@@ -275,7 +271,6 @@ class RecipeOptions(ClipOptions, VolumeOptions, TileOptions):
         "whole HU (default), uint8 the window (default with one), float32, bfloat16",
         choices=("uint8", "uint16", "int16", "float32", "bfloat16"),
         earlier_flag="--store",
-        brief="stored type (default: uint8, volumes int16)",
         group=SHAPE,
     )
     sample_bits: int = option(
@@ -315,7 +310,6 @@ class RecipeOptions(ClipOptions, VolumeOptions, TileOptions):
         "MiB of memory that a worker may use for all images that it decodes at the same time; a source whose header "
         f"shows that it needs more is rejected (default: {PICTURES_MIB}; volumes: {VOLUMES_MIB})",
         least=1,
-        brief="MiB for the images that a worker decodes at once (default: 4096)",
         group=RUNNING,
     )
     encoding: str = option(
@@ -325,7 +319,7 @@ class RecipeOptions(ClipOptions, VolumeOptions, TileOptions):
         "colors of half the resolution, for pictures. Only halofeed's loader reads these. The decoders of the TF "
         "Object Detection API and Model Garden read jpeg (the smallest) and png, which are for pictures",
         choices=("raw", "packed", "yuv420", "jpeg", "png"),
-        brief="packed: exact, half of raw's bytes; other programs read jpeg and png (default: raw)",
+        brief="packed: half of raw's bytes, exact; jpeg, png: for other programs too",
         group=OUTPUT,
     )
     jpeg_quality: int = option(
@@ -433,7 +427,6 @@ class RecipeOptions(ClipOptions, VolumeOptions, TileOptions):
     masks: bool = option(
         False,
         "store the objects' masks (COCO) as one PNG each",
-        brief="COCO: also store the objects' masks",
         group=OUTPUT,
     )
     shards: int = option(1, "files per split", least=1, brief="files per split (default: 1)", group=OUTPUT)

@@ -100,7 +100,6 @@ class VolumeOptions:
         (),
         "tiles: minimum overlap of neighbors, in voxels, e.g. 8,64,64, or of pictures in pixels of the scaled picture, "
         "e.g. 128,128",
-        brief="tiles: overlap of neighbors, e.g. 128,128",
         group=SHAPE,
         needs=_TILES,
     )
@@ -142,7 +141,6 @@ class VolumeOptions:
         "smallest one (z-score); MEAN/DEVIATION, e.g. 101.3/38.2, is the same for all scans, after the window. Stored "
         "as float32 or bfloat16; the manifest, or each record where scans differ, states how to undo it. See "
         "--normalize-like",
-        brief="volumes: scan, or MEAN/DEVIATION",
         group=SHAPE,
     )
     mask_grid: str = option(
@@ -289,7 +287,6 @@ class VolumeOptions:
         "anything within a name, ** any folders; dicom: with --label-pattern, the part of a series' folder that is "
         "{id}, e.g. {id}/ct; bids: where the images are, if not in anat, e.g. **/{id}_pet.nii.gz, with {id} for the "
         "subject and session",
-        brief="pairs: path of the images, e.g. images/{id}.nii.gz",
         group=SOURCE,
         needs=_PATTERNS,
     )
@@ -298,7 +295,6 @@ class VolumeOptions:
         "pairs, dicom: path of the labels, e.g. labels/{id}.nii.gz; class-masks, dicom: e.g. {class}/{id}.nii.gz; "
         "dicom: also folders of DICOM images whose values are classes, or pictures, one for each slice; bids: the "
         "labels to take where there are several, e.g. derivatives/manual/**/{id}_dseg.nii.gz",
-        brief="pairs: path of the labels, e.g. labels/{id}.nii.gz",
         group=SOURCE,
         needs=_PATTERNS,
     )

@@ -1,5 +1,6 @@
 """Does the command line speak plainly: exit codes, one-line errors, examples, Beam's options after `--`?"""
 
+import argparse
 import dataclasses
 import re
 import shlex
@@ -8,15 +9,18 @@ from pathlib import Path
 
 import pytest
 
+from halofeed.cli import _parser, command_parser
 from halofeed.errors import UsageError
+from halofeed.parser import subparsers
 from halofeed.pipelines import beam_options as options
 from halofeed.pipelines import workers as workers_module
 from halofeed.pipelines.beam_options import choose_runner
 from halofeed.pipelines.job import JobOptions
 from tests.support.conversions import convert_words, halofeed, halofeed_here
 
-LEARNING = ("train", "evaluate", "predict", "export", "configs")
-COMMANDS = ("convert", "verify", "inspect", "report", *LEARNING, "demo", "package")
+COMMANDS = tuple(subparsers(_parser()))
+SCREEN_LINES = 60
+FLAG = re.compile(r"^  (?:-\w, )?(--[a-z-]+)", re.MULTILINE)
 SOURCE = {"images": 8, "broken": 1}
 
 
@@ -74,25 +78,51 @@ def test_wrong_usage_exits_2_and_what_the_data_makes_impossible_1(source, tmp_pa
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_every_help_shows_an_example_and_debug(command):
+def test_every_help_fits_a_screen_and_shows_an_example_and_debug(command):
     done = halofeed_here(command, "--help")
     assert done.returncode == 0 and done.stderr == ""
     assert re.search(r"examples?:", done.stdout) and f"  halofeed {command}" in done.stdout
-    assert "--debug" in done.stdout
+    assert "--debug" in done.stdout and "--help-all" in done.stdout
+    assert len(lines := done.stdout.splitlines()) <= SCREEN_LINES
+    assert max(len(line) for line in lines if not line.startswith("    halofeed")) <= 120
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_complete_help_of_a_command_shows_every_option_in_full(command):
+    short, complete = (halofeed_here(command, word) for word in ("--help", "--help-all"))
+    assert complete.returncode == 0 and complete.stderr == ""
+    shown = [action for action in command_parser(command)._actions if action.help != argparse.SUPPRESS]
+    flags = {flag for action in shown for flag in action.option_strings if flag.startswith("--")}
+    words = " ".join(complete.stdout.split())
+    assert not flags - set(re.findall(r"(?<![\w-])--[a-z-]+", words))
+    for action in shown:
+        assert " ".join((action.help or "").replace("%%", "%").split()) in words, action
+    assert set(FLAG.findall(short.stdout)) <= set(FLAG.findall(complete.stdout))
+    # One line of the help has both where there is nothing more to show.
+    is_shorter = len(short.stdout) < len(complete.stdout)
+    assert ("-h, --help, --help-all" in short.stdout) == (not is_shorter)
+    assert not is_shorter or f"show all {len(flags) - 1} options" in " ".join(short.stdout.split())
+
+
+def test_the_complete_help_of_the_program_has_that_of_every_command():
+    done = halofeed_here("--help-all")
+    assert done.returncode == 0 and done.stderr == ""
+    for command in COMMANDS:
+        assert f"\n{halofeed_here(command, '--help-all').stdout}" in done.stdout, command
 
 
 def test_every_option_of_convert_is_explained_and_exists():
     text, short = (halofeed_here("convert", word).stdout for word in ("--help-all", "--help"))
-    offered = set(re.findall(r"^  (?:-\w, )?(--[a-z-]+)", text, re.MULTILINE))
+    offered = set(FLAG.findall(text))
     mentioned = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*[a-z]", text))
     # argparse's own, that of `train`, and Beam's or their beginnings
     others = {"--help", "--fold", "--runner", "--extra", "--job", "--project", "--region", "--temp"}
     assert mentioned - others <= offered, mentioned - others - offered
     assert {"--layout", "--max-rejected", "--overwrite", "--shards", "--masks"} <= offered
     listed = re.findall(r"^  (--[a-z-]+)", short, re.MULTILINE)
-    assert {"--layout", "--depth", "--frames"} < set(listed) < offered and len(listed) < 45
-    assert len(lines := short.splitlines()) <= 100 and max(map(len, lines)) <= 100
-    places = [short.index(f"\n{word}:\n") for word in ("examples", "source", "shape", "output", "running")]
+    assert {"--layout", "--depth", "--frames"} < set(listed) < offered and len(listed) < 35
+    assert max(map(len, short.splitlines())) <= 100
+    places = [short.index(f"\n{word}:") for word in ("examples", "source", "shape", "output", "running")]
     assert places == sorted(places)
 
 

@@ -105,24 +105,35 @@ def picture(uri: object) -> np.ndarray:
         return np.asarray(opened)
 
 
-def browse(page: str, folder: Path) -> tuple[list[dict[str, Any]], str]:
-    """What headless Chromium finds of a page in frames as wide as a phone, a tablet and a desk's screen."""
-    chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    if chromium is None:
-        pytest.skip("no Chromium here; install it to check the report in a browser")
-    inside = f'height="4000" srcdoc="{html.escape(page)}"'
-    frames = "".join(f'<iframe width="{width}" {inside}></iframe>' for width in (375, 820, 1280))
-    file = folder / "probe.html"
-    file.write_text(f'<!doctype html><meta charset="utf-8"><body>{frames}{PROBE}</body>')
+def find_chromium() -> str:
+    """The program of a headless Chromium; skips the test where there is none."""
+    names = ("chromium", "chromium-browser", "google-chrome")
+    found = next(filter(None, map(shutil.which, names)), None)
+    if found is None:
+        pytest.skip("no Chromium here; install it to check pages in a browser")
+    return found
+
+
+def run_probe(address: str, folder: Path) -> tuple[list[dict[str, Any]], str]:
+    """What the script of a page found, which leaves it in `document.body.dataset.found`, and the browser's log."""
     done = subprocess.run(
-        [chromium, "--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking",
+        [find_chromium(), "--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking",
          "--disable-component-update", "--disable-sync", "--no-first-run", f"--user-data-dir={folder / 'profile'}",
-         "--window-size=1400,4000", "--enable-logging=stderr", "--v=0", "--dump-dom", file.as_uri()],
+         "--window-size=1400,4000", "--enable-logging=stderr", "--v=0", "--dump-dom", address],
         capture_output=True, text=True, timeout=240, check=True,
     )  # fmt: skip
     found = re.search(r'data-found="(.*?)"', done.stdout)
     assert found, done.stdout[:500] + done.stderr[-2000:]
     return json.loads(html.unescape(found[1])), done.stderr
+
+
+def browse(page: str, folder: Path) -> tuple[list[dict[str, Any]], str]:
+    """What headless Chromium finds of a page in frames as wide as a phone, a tablet and a desk's screen."""
+    inside = f'height="4000" srcdoc="{html.escape(page)}"'
+    frames = "".join(f'<iframe width="{width}" {inside}></iframe>' for width in (375, 820, 1280))
+    file = folder / "probe.html"
+    file.write_text(f'<!doctype html><meta charset="utf-8"><body>{frames}{PROBE}</body>')
+    return run_probe(file.as_uri(), folder)
 
 
 def assert_a_browser_shows(page: str, images: int, folder: Path) -> None:
