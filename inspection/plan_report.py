@@ -257,12 +257,15 @@ def describe_topologies(known: Mapping[str, Any]) -> str:
         "",
         "Numbers double up to the last. The grid of the chips is a name too, also of other shapes: "
         f"{', '.join(entry['grid'] for entry in grids)}.",
-        "GiB for programs: what the compiler gives a program. Other figures are published, each chip's shared by its cores:",
+        "For programs: GiB that the compiler gives a program. The other figures are published, and a chip's are divided "
+        "by its cores:",
         *(f"  {one['name']}: {one['chip']['source']}" for one in known["generations"]),
     ]
     if known["without_figures"]:
         names = ", ".join(known["without_figures"])
-        lines.append(f"libtpu knows {names} too, of which halofeed has no published figures and plans nothing.")
+        lines.append(
+            f"libtpu knows {names} too, of which halofeed has no published figures and plans nothing."
+        )
     return escape_unprintable("\n".join(lines))
 
 

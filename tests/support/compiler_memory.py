@@ -1,6 +1,6 @@
 """Compile one request of a plan, and print the memory that the compiler reports; see test_known_topologies.py.
 
-    python -m tests.support.compiler_memory CACHE < request.json
+python -m tests.support.compiler_memory CACHE < request.json
 """
 
 import json

@@ -22,7 +22,14 @@ from halofeed.system.errors import UsageError
 from halofeed.trainer.plan.compiling import CompileCache
 from halofeed.trainer.plan.document import memory_limit
 from halofeed.trainer.plan.requests import versions
-from halofeed.trainer.plan.topologies import GENERATIONS, Topology, devices_of, one_host, slices_of, topology_named
+from halofeed.trainer.plan.topologies import (
+    GENERATIONS,
+    Topology,
+    devices_of,
+    one_host,
+    slices_of,
+    topology_named,
+)
 
 _NAME_IN_BINARY = re.compile(rb"\x00TPU( ?v?\d[A-Za-z0-9 ]{0,11})(?=\x00)")
 """Strings such as "TPU v5 lite" and "TPU7x", the names of devices in JAX."""
@@ -39,8 +46,8 @@ def known_topologies(cache: CompileCache) -> dict[str, Any]:
 
     Returns:
         `libtpu` and `jax`, the versions; `generations`, a list with `name`, `device_kind` (JAX's name),
-        `cores_per_chip`, `program_bytes` (memory of a core that programs may use on one host), `chip` (its published figures) and
-        `slices` (each with `name`, `grid` and `cores`); `without_figures`, names of libtpu without published figures
+        `cores_per_chip`, `program_bytes` (memory of a core of one host that programs may use), `chip` (its published figures)
+        and `slices` (each with `name`, `grid` and `cores`); `without_figures`, names of libtpu without published figures
         here, for which `halofeed plan` does not plan.
 
     Raises:

@@ -263,7 +263,7 @@ def one_host(generation: str) -> str:
 
 
 def slices_of(generation: str) -> tuple[str, ...]:
-    """Return the names of the slices of a key of `GENERATIONS`: one chip if there is such, then hosts, doubled to a pod.
+    """Return the names of a generation's slices: one chip if there is such a slice, then hosts, doubled up to a pod.
 
     >>> slices_of("v6e")
     ('v6e-1', 'v6e-4', 'v6e-8', 'v6e-16', 'v6e-32', 'v6e-64', 'v6e-128', 'v6e-256')

@@ -90,12 +90,8 @@ SMALL_GRIDS = [("v5e-1", 1), ("v6e:1x2", 2), ("v4:1x1x1", 1), ("tpu7x-2", 2), ("
 
 
 @needs_tpu_compiler
-@pytest.mark.parametrize(
-    ("name", "cores"), [*SMALL_GRIDS, *((one_host(name), None) for name in GENERATIONS)]
-)
-def test_the_compiler_has_the_devices_of_a_name_and_a_mesh_lies_on_them(
-    name: str, cores: int | None
-) -> None:
+@pytest.mark.parametrize(("name", "cores"), [*SMALL_GRIDS, *((one_host(name), None) for name in GENERATIONS)])
+def test_the_compiler_has_the_devices_of_a_name_and_a_mesh_lies_on_them(name: str, cores: int | None) -> None:
     topology = topology_named(name)
     devices = devices_of(topology)
     assert len(devices) == topology.devices == (cores or topology.devices)
@@ -104,7 +100,9 @@ def test_the_compiler_has_the_devices_of_a_name_and_a_mesh_lies_on_them(
 
 
 @needs_tpu_compiler
-def test_the_compiler_is_asked_once_a_version(cache: CompileCache, known: dict[str, Any], monkeypatch) -> None:
+def test_the_compiler_is_asked_once_a_version(
+    cache: CompileCache, known: dict[str, Any], monkeypatch
+) -> None:
     def refuse(name: str) -> dict[str, Any]:
         raise AssertionError(name)
 
@@ -129,7 +127,12 @@ def test_the_list_names_each_generation_with_its_slices(cache: CompileCache, mon
 
 def test_another_name_of_a_generation_is_refused_with_one_that_works() -> None:
     for name, likely in (
-        *(("ironwood-8", "tpu7x-8"), ("v7x-16", "tpu7x-16"), ("TPU7", "tpu7x-8"), ("v7:2x2x2", "tpu7x:2x2x2")),
+        *(
+            ("ironwood-8", "tpu7x-8"),
+            ("v7x-16", "tpu7x-16"),
+            ("TPU7", "tpu7x-8"),
+            ("v7:2x2x2", "tpu7x:2x2x2"),
+        ),
         *(("trillium-4", "v6e-4"), ("v6-3", "v6e-4"), ("v5-16", "v5e-16"), ("v4lite-4", "v4i-4")),
         *(("v3", "v3-8"), ("tpu7x", "tpu7x-8"), ("tpu7x-", "tpu7x-8"), ("v3:0x2", "v3-8")),
     ):
@@ -137,7 +140,7 @@ def test_another_name_of_a_generation_is_refused_with_one_that_works() -> None:
             topology_named(name)
         assert topology_named(likely).devices
     for name in ("v8-8", "tpu8-8", "v1-8", ""):
-        with pytest.raises(UsageError, match="not known; known: v2, .*tpu7x"):
+        with pytest.raises(UsageError, match=r"not known; known: v2, .*tpu7x"):
             topology_named(name)
     with pytest.raises(UsageError, match="expected 2, 8, 16, 32"):
         topology_named("tpu7x-12")
@@ -173,9 +176,7 @@ def test_unet3d_small_is_planned_with_the_memory_that_the_compiler_reports(
     reports: Mapping[str, Future[dict[str, int]]],
 ) -> None:
     reported = reports[generation].result()
-    plan = plan_config(
-        asked_of(generation), cores=(4,), images_per_replica=1, cache=cache, known_only=True
-    )
+    plan = plan_config(asked_of(generation), cores=(4,), images_per_replica=1, cache=cache, known_only=True)
     (split,) = plan["splits"]
     memory = split["memory"]
     # The step donates its state: what of the result is in the state's memory takes none.
