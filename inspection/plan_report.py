@@ -257,8 +257,8 @@ def describe_topologies(known: Mapping[str, Any]) -> str:
         "",
         "Numbers double up to the last. The grid of the chips is a name too, also of other shapes: "
         f"{', '.join(entry['grid'] for entry in grids)}.",
-        "For programs: GiB that the compiler gives a program. The other figures are published, and a chip's are divided "
-        "by its cores:",
+        "For programs: GiB that the compiler gives a program. Other figures are published per chip, and divided by its "
+        "cores:",
         *(f"  {one['name']}: {one['chip']['source']}" for one in known["generations"]),
     ]
     if known["without_figures"]:

@@ -194,8 +194,9 @@ def _check_mesh(mesh: Mesh) -> None:
         )
     if mesh.size < 2:
         raise UsageError(
-            f"check_gradients: the mesh has one device, so nothing is split; set XLA_FLAGS={DEVICE_COUNT_FLAG}=8 before "
-            "JAX starts, and make the mesh with make_mesh(cores_per_replica=4)"
+            "check_gradients: the mesh has one device, so nothing is split; set "
+            f"XLA_FLAGS={DEVICE_COUNT_FLAG}=8 before JAX starts, and make it with "
+            "halofeed.make_mesh(cores_per_replica=4)"
         )
     if platform_of(mesh) == "tpu":
         raise UsageError(

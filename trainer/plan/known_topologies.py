@@ -46,9 +46,9 @@ def known_topologies(cache: CompileCache) -> dict[str, Any]:
 
     Returns:
         `libtpu` and `jax`, the versions; `generations`, a list with `name`, `device_kind` (JAX's name),
-        `cores_per_chip`, `program_bytes` (memory of a core of one host that programs may use), `chip` (its published figures)
-        and `slices` (each with `name`, `grid` and `cores`); `without_figures`, names of libtpu without published figures
-        here, for which `halofeed plan` does not plan.
+        `cores_per_chip`, `program_bytes` (memory of a core of one host that programs may use), `chip` (its published
+        figures) and `slices` (each with `name`, `grid` and `cores`); `without_figures`, names of libtpu without
+        published figures here, for which `halofeed plan` does not plan.
 
     Raises:
         MissingExtraError: libtpu is not installed.
