@@ -1,5 +1,7 @@
 """`check_gradients` finds planted faults and names their layer, and finds none in the models of halofeed."""
 
+import re
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -16,6 +18,7 @@ from halofeed.trainer.mesh import constrain, make_mesh
 from halofeed.trainer.models import MODELS
 from halofeed.trainer.models.layers import Layers, Pass
 from tests.support.level_rows import levels
+from tests.support.scripts import run_script
 
 FEW = {"width": 4, "features": 8, "tower_depth": 1}
 FAMILIES: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
@@ -173,26 +176,12 @@ def test_gradients_that_are_summed_twice_are_named_with_their_factor(mesh: jax.s
     assert check.unused == ("second.bias",) and "not compared" in text
 
 
-def test_the_fault_of_xla_that_a_layout_prevents_is_found() -> None:
+def test_the_page_finds_the_fault_of_xla_that_a_layout_prevents() -> None:
     """A 3x3 convolution of stride 2 from 8 rows to 4, over 8 cores; if XLA repairs it, this test fails."""
-
-    class Unguarded(nnx.Module):
-        def __init__(self, layers: Layers) -> None:
-            self.first = nnx.Conv(3, 8, (3, 3), strides=2, rngs=layers.rngs)
-            self.second = nnx.Conv(8, 8, (3, 3), strides=2, rngs=layers.rngs)
-
-        def __call__(self, image: jax.Array, run: Pass) -> jax.Array:
-            return self.second(nnx.relu(self.first(image))).mean((1, 2))
-
-    class Guarded(Unguarded):
-        def __call__(self, image: jax.Array, run: Pass) -> jax.Array:
-            return run.hold(self.second(nnx.relu(run.hold(self.first(image))))).mean((1, 2))
-
-    eight = make_mesh(8)
-    check = check_gradients(Unguarded, eight, image_shape=(16, 16, 3))
-    assert (check.layer, [one.parameter for one in check.wrong]) == ("second", ["second.kernel"])
-    assert check.loss_difference < 1e-12
-    assert check_gradients(Guarded, eight, image_shape=(16, 16, 3)).is_right
+    page = (Path(__file__).parents[2] / "docs/partition.md").read_text()
+    section = page.partition("### Check your own model")[2]
+    code, printed = re.findall(r"^```(?:python)?\n(.*?)^```$", section, re.MULTILINE | re.DOTALL)[:2]
+    assert run_script(f"import jax\njax.config.update('jax_platforms', 'cpu')\n{code}") == printed
 
 
 def test_a_finished_model_and_a_loss_of_ones_own_are_checked_in_float64(mesh: jax.sharding.Mesh) -> None:
