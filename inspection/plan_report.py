@@ -262,9 +262,9 @@ def describe_topologies(known: Mapping[str, Any]) -> str:
         *(f"  {one['name']}: {one['chip']['source']}" for one in known["generations"]),
     ]
     if known["without_figures"]:
-        names = ", ".join(known["without_figures"])
+        others = ", ".join(known["without_figures"])
         lines.append(
-            f"libtpu knows {names} too, of which halofeed has no published figures and plans nothing."
+            f"libtpu knows {others} too, of which halofeed has no published figures and plans nothing."
         )
     return escape_unprintable("\n".join(lines))
 

@@ -36,7 +36,10 @@ TOLERANCE = 1e-9
 _ZERO = 1e-14
 """A gradient below this share of all gradients is only rounding, and cannot be compared."""
 _MAX_SHOWN = 6
-_QUICKLY_COMPILED = {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}
+_QUICKLY_COMPILED: dict[str, Any] = {
+    "xla_backend_optimization_level": 0,
+    "xla_cpu_use_fusion_emitters": False,
+}
 """Options of the CPU's compiler. They only change how it makes machine code: a quarter of the time."""
 Build = Callable[[Layers], nnx.Module]
 Loss = Callable[[Any, DeviceBatch], jax.Array]
@@ -327,11 +330,12 @@ def _outputs_of_layers(
     """Return the outputs of every call of a layer outside inner loops, and append the layers' paths to `names`."""
     model: Any = nnx.merge(setup.graph(), parameters, statistics, copy=True)
     kept: list[list[jax.Array]] = []
-    outside = get_opaque_trace_state(convention="halofeed")
+    outside = get_opaque_trace_state(convention="halofeed")  # type: ignore[no-untyped-call]
 
     def keep(path: str, outputs: Any) -> None:
         # Within jax.lax.map (`images_at_once`) and jax.checkpoint, values only exist while these are traced.
-        if get_opaque_trace_state(convention="halofeed") != outside:
+        inside = get_opaque_trace_state(convention="halofeed")  # type: ignore[no-untyped-call]
+        if inside != outside:
             return
         names.append(path)
         kept.append(_float_leaves(outputs))
