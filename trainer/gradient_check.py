@@ -31,7 +31,7 @@ from halofeed.trainer.platform import DEVICE_COUNT_FLAG
 from halofeed.trainer.step import TrainingSetup, Variables, loss_and_gradients, replicated_sharding
 from halofeed.trainer.task import DeviceBatch
 
-TOLERANCE = 1e-9
+MAX_DIFFERENCE = 1e-9
 """Limit of a gradient's difference, relative to its own norm and that of all gradients. Right ones stay below 1e-13."""
 _ZERO = 1e-14
 """A gradient below this share of all gradients is only rounding, and cannot be compared."""
@@ -87,7 +87,7 @@ class GradientCheck:
     @property
     def is_right(self) -> bool:
         """True if the loss and every gradient are those of one device."""
-        return not self.wrong and self.loss_difference <= TOLERANCE
+        return not self.wrong and self.loss_difference <= MAX_DIFFERENCE
 
     def __str__(self) -> str:
         where = f"{list(self.dims)} over {plural(math.prod(self.dims), 'core')}, {plural(self.replicas, 'replica')}"
@@ -96,7 +96,7 @@ class GradientCheck:
             count = plural(self.parameters, "parameter")
             lines = [
                 f"right on {where}: the gradients of {count} are those of one device (largest difference "
-                f"{self.largest:.1e}, limit {TOLERANCE:.0e})"
+                f"{self.largest:.1e}, limit {MAX_DIFFERENCE:.0e})"
             ]
         else:
             lines += self._faults()
@@ -105,7 +105,7 @@ class GradientCheck:
         return "\n".join(lines)
 
     def _faults(self) -> list[str]:
-        is_forward = not self.loss_difference <= TOLERANCE
+        is_forward = not self.loss_difference <= MAX_DIFFERENCE
         lines = [
             f"loss differs by {self.loss_difference:.1e}"
             if is_forward
@@ -375,10 +375,10 @@ def _compare(one: _Run, many: _Run) -> GradientCheck:
     far = {name: float(np.linalg.norm(found[name] - leaf)) for name, leaf in expected.items()}
     shares = {name: far[name] / (norms[name] + everything) if everything else far[name] for name in far}
     # `not <=` also finds differences that are no number.
-    wrong = [name for name, share in shares.items() if not share <= TOLERANCE]
+    wrong = [name for name, share in shares.items() if not share <= MAX_DIFFERENCE]
     wrong.sort(key=lambda name: -np.nan_to_num(far[name] / (norms[name] or everything), nan=np.inf))
     loss_difference = abs(loss - expected_loss) / max(abs(expected_loss), 1e-6)
-    is_wrong = bool(wrong) or not loss_difference <= TOLERANCE
+    is_wrong = bool(wrong) or not loss_difference <= MAX_DIFFERENCE
     assert many.setup.dims is not None and many.setup.mesh is not None
     return GradientCheck(
         dims=tuple(many.setup.dims),
@@ -406,7 +406,7 @@ def _first_fault(one: _Run, many: _Run, wrong: list[str]) -> str:
         for leaf, other in zip(leaves, found.get(call, ()), strict=False):
             # A layer may compute something else where it is split; then the next layer is compared.
             is_comparable = leaf.shape == other.shape
-            if is_comparable and not np.linalg.norm(other - leaf) <= TOLERANCE * np.linalg.norm(leaf):
+            if is_comparable and not np.linalg.norm(other - leaf) <= MAX_DIFFERENCE * np.linalg.norm(leaf):
                 return call[0]
     # Gradients pass through the layers from the last to the first, so those after the fault are right.
     layers = {parameter.rpartition(".")[0] for parameter in wrong}
