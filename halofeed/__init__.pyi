@@ -990,6 +990,7 @@ def plan(
     task: str | None = None,
     remat: bool = False,
     topology: str = 'v3-8',
+    topologies: bool = False,
     cores_per_replica: Sequence[int] = (),
     images_per_replica: int | None = None,
     classes: int = 0,
@@ -1014,8 +1015,9 @@ def plan(
         model: a model of your own, as in train.
         task: a task of your own, as in train.
         remat: as in train: recompute activations instead of storing them.
-        topology: v2-8, v3-8, v3-64, v4-8, v5e-16, v5p-8, v6e-8 and larger; the grid of the chips, v3:4x8; cpu:8 for
-            virtual devices; gpu:1 for the GPUs of this machine.
+        topology: v2-8, v3-8, v3-64, v4-8, v5e-16, v5p-8, v6e-8, tpu7x-8 and larger; the grid of the chips, v3:4x8;
+            cpu:8 for virtual devices; gpu:1 for the GPUs of this machine.
+        topologies: list the TPUs that the installed compiler knows, with their figures, and plan nothing.
         cores_per_replica: the splits to compile (default: 1,2,4,8,16, up to the machine's number of cores).
         images_per_replica: default: the recipe's batch over all replicas; 1 with picture_size.
         classes: number of classes without a data set (default: a usual number).

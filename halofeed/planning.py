@@ -39,6 +39,9 @@ examples:
   tiles, or one picture split over cores, for 500 pictures of 20,000 x 20,000 with objects of up to 200 pixels:
     halofeed plan --config retinanet_resnet50_fpn_640 --picture-size 20000,20000 --pictures 500 --object-size 200
 
+  the TPUs to plan for:
+    halofeed plan --topologies
+
 For each split the machine's own compiler compiles the program that `halofeed train` would run. It needs only
 the extra `plan` (docs/install.md). A large model takes one to ten minutes on a processor. Results are cached.
 Exit status: 0 something fits, 1 nothing does, 2 wrong usage.
@@ -69,8 +72,13 @@ def _add_plan(parser: CommandParser) -> None:
         "--topology",
         default="v3-8",
         metavar="NAME",
-        help="v2-8, v3-8, v3-64, v4-8, v5e-16, v5p-8, v6e-8 and larger; the grid of the chips, v3:4x8; cpu:8 for "
-        "virtual devices; gpu:1 for the GPUs of this machine (default: v3-8)",
+        help="v2-8, v3-8, v3-64, v4-8, v5e-16, v5p-8, v6e-8, tpu7x-8 and larger; the grid of the chips, v3:4x8; "
+        "cpu:8 for virtual devices; gpu:1 for the GPUs of this machine (default: v3-8)",
+    )
+    parser.add_argument(
+        "--topologies",
+        action="store_true",
+        help="list the TPUs that the installed compiler knows, with their figures, and plan nothing",
     )
     parser.add_argument(
         "--cores-per-replica",
@@ -144,13 +152,14 @@ def _add_pictures(parser: CommandParser) -> None:
 
 def run_plan(parsed: argparse.Namespace, _: list[str]) -> int:
     """Run `halofeed plan`."""
+    if parsed.topologies:
+        return _list_topologies(parsed)
     _check_plan(parsed)
     plan = _make_plan(parsed, _request(parsed))
     plan["command"] = shlex.join(["halofeed", "train", parsed.data or "FOLDER", *_config_arguments(parsed)])
     _write_plan(parsed, plan)
-    # A program reads the plan from standard output, and nothing else may be there.
     if parsed.json == "-":
-        print(json.dumps(plan, indent=1))
+        _write_json(parsed, plan)
     elif parsed.picture_size:
         from halofeed.inspection.picture_plan import describe_picture_plan
 
@@ -160,6 +169,33 @@ def run_plan(parsed: argparse.Namespace, _: list[str]) -> int:
 
         print(describe_plan(plan))
     return 0 if plan["recommended"] is not None else 1
+
+
+def _list_topologies(parsed: argparse.Namespace) -> int:
+    """List what the TPU's compiler compiles for, by asking it once for each of its versions."""
+    check_file("--json", parsed.json)
+    # The list is about the machine of the compiler, not about an accelerator of this one, which may be in use.
+    os.environ.setdefault("JAX_PLATFORMS", "cpu")
+    with require_extra("plan", *_LIBRARIES):
+        from halofeed.trainer.plan.compiling import CompileCache, cache_folder
+        from halofeed.trainer.plan.known_topologies import known_topologies
+    from halofeed.inspection.plan_report import describe_topologies
+
+    known = known_topologies(CompileCache(cache_folder()))
+    _write_json(parsed, known)
+    if parsed.json != "-":
+        print(describe_topologies(known))
+    return 0
+
+
+def _write_json(parsed: argparse.Namespace, document: Mapping[str, Any]) -> None:
+    """Write what `--json` asks for; a program reads it from standard output, where nothing else may be then."""
+    from halofeed.storage.atomic_files import atomic_write
+
+    if parsed.json == "-":
+        print(json.dumps(document, indent=1))
+    elif parsed.json:
+        atomic_write(Path(parsed.json), (json.dumps(document, indent=1) + "\n").encode())
 
 
 def _check_plan(parsed: argparse.Namespace) -> None:
@@ -203,8 +239,8 @@ def _write_plan(parsed: argparse.Namespace, plan: Mapping[str, Any]) -> None:
         from halofeed.schemas.file_layout import plan_file
 
         atomic_write(plan_file(parsed.data), (json.dumps(with_json_checksum(plan), indent=1) + "\n").encode())
-    if parsed.json and parsed.json != "-":
-        atomic_write(Path(parsed.json), (json.dumps(plan, indent=1) + "\n").encode())
+    if parsed.json != "-":
+        _write_json(parsed, plan)
     if parsed.html and parsed.picture_size:
         from halofeed.inspection.picture_plan import write_picture_plan_page
 

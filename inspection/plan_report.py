@@ -16,6 +16,7 @@ PlanSplit = Mapping[str, Any]
 _MAX_GATHERS = 6
 _MAX_ARRAYS = 3
 _MAX_LEVELS = 6
+_MAX_SLICES = 4
 _MEMORY = {"params": "parameters", "optim.": "optimizer", "activ.": "activations", "padding": "padding"}
 """Columns of memory in text, and the entries of a split's memory."""
 UNITS = {"GiB": 2**30, "MiB": 2**20}
@@ -223,6 +224,49 @@ def rewrite_of(operation: str) -> str:
     """
     name = operation.removesuffix(" (backward)")
     return REWRITES.get(name, "constrain its input and output to the split (`Pass.hold`)")
+
+
+def describe_topologies(known: Mapping[str, Any]) -> str:
+    """Describe what the TPU's compiler compiles for: figures per core, and the names of the slices.
+
+    Args:
+        known: output of `halofeed.trainer.plan.known_topologies`.
+    """
+    head = ("", "cores/chip", "GiB", "for programs", "TFLOP/s", "GB/s", "links GB/s", "slices")
+    rows = []
+    for one in known["generations"]:
+        chip, names = one["chip"], [entry["name"] for entry in one["slices"]]
+        links = chip["link_bytes_per_second"]
+        rows.append(
+            (
+                one["name"],
+                one["cores_per_chip"],
+                f"{chip['memory_bytes'] / 2**30:g}",
+                "" if one["program_bytes"] is None else f"{one['program_bytes'] / 2**30:g}",
+                f"{chip['flops_per_second'] / 1e12:g}",
+                f"{chip['memory_bytes_per_second'] / 1e9:g}",
+                "unknown" if links is None else f"{links / 1e9:g}",
+                ", ".join(names if len(names) <= _MAX_SLICES else [*names[:3], "...", names[-1]]),
+            )
+        )
+    grids = [one["slices"][-1] for one in known["generations"]]
+    lines = [
+        f"libtpu {known['libtpu']} with jax {known['jax']} compiles for these TPUs. Figures are for one core.",
+        "",
+        *table(head, rows, right=range(1, len(head) - 1)),
+        "",
+        "Numbers double up to the last. The grid of the chips is a name too, also of other shapes: "
+        f"{', '.join(entry['grid'] for entry in grids)}.",
+        "For programs: GiB that the compiler gives a program. Other figures are published per chip, and divided by its "
+        "cores:",
+        *(f"  {one['name']}: {one['chip']['source']}" for one in known["generations"]),
+    ]
+    if known["without_figures"]:
+        others = ", ".join(known["without_figures"])
+        lines.append(
+            f"libtpu knows {others} too, of which halofeed has no published figures and plans nothing."
+        )
+    return escape_unprintable("\n".join(lines))
 
 
 def search_lines(search: Mapping[str, Any]) -> list[str]:

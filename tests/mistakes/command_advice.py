@@ -486,6 +486,11 @@ ADVICE: dict[str, Advice] = {
     "a TPU's plan without its compiler": usage(
         plan(*SIZED, "--topology v3-8"), r"take (--topology cpu:8)", throughout=without_libtpu
     ),
+    "a TPU by another name": usage(
+        plan(*SIZED, "--topology ironwood-8"),
+        "`(halofeed plan --topologies)` lists them",
+        proves="tpu7x-8, tpu7x-16",
+    ),
     "savings": noted(
         plan(*SIZED, "--savings"),
         r"\n *(--remat):",

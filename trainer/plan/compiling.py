@@ -5,6 +5,7 @@ compiler's memory is freed only at the end of its process.
 
 FOLDER/asked/REQUEST.json          key of the program that a request makes, and facts about the request
 FOLDER/programs/PROGRAM.json.gz    output of the compiler for a program
+FOLDER/topologies/VERSIONS.json    what a version of the TPU's compiler answered about its topologies
 """
 
 from __future__ import annotations
@@ -97,6 +98,14 @@ class CompileCache:
     def store_request(self, request: str, key: str, facts: dict[str, Any]) -> None:
         """Store the key of the program that a request makes, and facts about the request."""
         self._write(f"asked/{request}.json", {"program": key, **facts})
+
+    def lookup_topologies(self, key: str) -> dict[str, Any] | None:
+        """Return what the TPU's compiler answered about its topologies; None if it was not asked."""
+        return self._read(f"topologies/{key}.json")
+
+    def store_topologies(self, key: str, known: dict[str, Any]) -> None:
+        """Store what the TPU's compiler answered about its topologies."""
+        self._write(f"topologies/{key}.json", known)
 
     def _read(self, name: str) -> dict[str, Any] | None:
         """Read a document and mark its file as recently used; None if it is missing or was changed."""

@@ -36,6 +36,8 @@ from halofeed.trainer.plan.topologies import Topology, devices_of, topology_name
 
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 _SIZE = r"([\d.]+)([KMGT]?)"
+_USED = re.compile(rf"Used {_SIZE} of {_SIZE} hbm")
+_EXCEEDS = re.compile(rf"temporaries \({_SIZE}\) exceeds available HBM \({_SIZE}\)")
 _MAX_SHOWN = 12
 _TOO_LARGE = (
     "the program compiles, but needs more than JAX may use of the device (XLA_PYTHON_CLIENT_MEM_FRACTION)"
@@ -426,19 +428,27 @@ def _memory(compiled: dict[str, Any], live: int, live_unpadded: int) -> dict[str
     }
 
 
+def memory_limit(message: str) -> int | None:
+    """Return the memory of a core that programs may use, from the compiler's message that one needs more.
+
+    >>> memory_limit("the total memory required for HLO temporaries (2.00T) exceeds available HBM (94.75G).") / 2**30
+    94.75
+    """
+    found = _USED.search(message) or _EXCEEDS.search(message)
+    return _bytes(found[3], found[4]) if found else None
+
+
 def _out_of_memory(compiled: dict[str, Any]) -> dict[str, Any]:
     """Return the required and the available memory in the compiler's message."""
     message = compiled["out_of_memory"]
-    used = re.search(rf"Used {_SIZE} of {_SIZE} hbm", message)
-    early = re.search(rf"temporaries \({_SIZE}\) exceeds available HBM \({_SIZE}\)", message)
+    used, early = _USED.search(message), _EXCEEDS.search(message)
     total = _bytes(used[1], used[2]) if used else None
     if early:  # this message does not count the arguments
         total = _bytes(early[1], early[2]) + sum(_arguments(compiled).values())
-    used = used or early
     return {
         "total": total,
         **_arguments(compiled),
-        "limit": _bytes(used[3], used[4]) if used else None,
+        "limit": memory_limit(message),
         "compiler": message.splitlines()[0][:500],
     }
 
@@ -464,7 +474,7 @@ def _bound(topology: Topology, flops: float, accessed: float, sent: float) -> di
     seconds = {
         "compute": flops / chip.flops_per_second,
         "memory": accessed / chip.memory_bytes_per_second,
-        "links": sent / chip.link_bytes_per_second,
+        "links": 0.0 if chip.link_bytes_per_second is None else sent / chip.link_bytes_per_second,
     }
     longest = max(seconds, key=lambda name: seconds[name])
     return {**seconds, "step": seconds[longest], "by": longest}

@@ -101,7 +101,7 @@ def test_every_generation_says_where_its_figures_are_published(generation):
 
 def test_an_unknown_machine_is_refused_with_those_there_are():
     for name, words in (
-        ("v9-8", "known: v2, v3, v4, v5e, v5p, v6e"),
+        ("v9-8", "known: v2, v3, v4, v5e, v5p, v6e, tpu7x, v4i"),
         ("v3-12", "expected 8, 16, 32"),
         ("v4:2x2", "has 3 axes"),
         ("cpu:0", "1 to 128"),
