@@ -36,6 +36,7 @@ _MODULES = {
     **dict.fromkeys(_API, "halofeed.api"),
     **dict.fromkeys(("Loader", "Mixture", "join_id", *_AUGMENTATIONS), "halofeed.loader"),
     **dict.fromkeys(("constrain", "make_mesh"), "halofeed.trainer.mesh"),
+    "keras_datasets": "halofeed.keras_data",
     "Partition": "halofeed.schemas.partition",
 }
 
