@@ -323,7 +323,7 @@ class Stream(abc.ABC):
         steps, count = self.steps_from(start_step), len(pieces)
         arrays = _add_batch_axis(self.row_spec, pieces[0][1] - pieces[0][0])
         spec = _element_spec(arrays)
-        leaves_out = form.leaves_out or (form.as_supervised and self.may_pad and not form.static_shapes)
+        leaves_out = form.leaves_out_rows(self.may_pad)
         if leaves_out:
             spec = {name: tf.TensorSpec([None, *one.shape[1:]], one.dtype) for name, one in spec.items()}
 
@@ -523,6 +523,10 @@ class _ElementForm:
             as_supervised=truth_value("as_supervised", as_supervised),
             static_shapes=truth_value("static_shapes", static_shapes),
         )
+
+    def leaves_out_rows(self, may_pad: bool) -> bool:
+        """Return whether elements are without the rows that are not valid, of a stream that may have some."""
+        return self.leaves_out or (self.as_supervised and may_pad and not self.static_shapes)
 
 
 def _each_epoch(
