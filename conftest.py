@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-API = ("halofeed.api.", "halofeed.loader.dataset.", "halofeed.loader.mixture.")
+API = ("halofeed.api.", "halofeed.loader.dataset.", "halofeed.loader.mixture.", "halofeed.keras_data.")
 OF_A_RUN = ("evaluate", "export", "predict", "train")
 
 

@@ -245,7 +245,7 @@ class Measured:
             return rates_of(12 * self.source.nbytes, started, busy)
         case, loader = CASES[name], self.loader(name)
         steps = min(case.steps, loader.steps_per_epoch) if case.fresh else case.steps
-        stream = loader.dataset().as_numpy_iterator() if case.through_tf else loader.batches()
+        stream = loader.dataset(repeat=True).as_numpy_iterator() if case.through_tf else loader.batches()
         if not case.fresh:
             next(stream)
         moved, started, busy = 0, time.perf_counter(), time.process_time()

@@ -25,6 +25,12 @@ def main(folder: Path) -> None:
     by_hand = len(list((folder / "photos" / "train").glob("*/*.png")))
     assert len(seen) == by_hand == 54 and set(seen.values()) == {1}
 
+    # Grain draws another order for each epoch.
+    epochs = [join_id(batch["id"]).tolist() for batch in epoch.repeat(5)]
+    for number in range(5):
+        found = [one for batch in epochs[number * len(epoch) :][: len(epoch)] for one in batch]
+        assert sorted(found) == sorted(seen)
+
     iterator = iter(epoch.to_iter_dataset())
     next(iterator)
     state = iterator.get_state()

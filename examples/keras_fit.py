@@ -32,8 +32,7 @@ def main(folder: Path) -> None:
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(keras.optimizers.Adam(0.02), loss, weighted_metrics=["accuracy"])
     # halofeed has shuffled the records, so Keras must not buffer and shuffle the batches again.
-    steps = train.steps_per_epoch
-    model.fit(train.dataset(as_supervised=True), steps_per_epoch=steps, epochs=6, shuffle=False, verbose=0)
+    model.fit(train.dataset(as_supervised=True), epochs=6, shuffle=False, verbose=0)
 
     # 21 test pictures in batches of 8: the last batch has 5, and the padding is left out.
     measured = model.evaluate(test.dataset(as_supervised=True), return_dict=True, verbose=0)["accuracy"]

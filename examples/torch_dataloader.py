@@ -44,15 +44,22 @@ def main(folder: Path) -> None:
     ]
     assert in_order == [loader.stored(number).id for number in range(loader.num_records)]
 
-    # 2. Complete batches, shuffled exactly and resumable: the sampler says which steps.
-    steps = range(10, 14)
-    batches = list(DataLoader(loader.by_step(), batch_size=None, sampler=steps, num_workers=2))
-    for step, batch in zip(steps, batches, strict=True):
-        for name, array in loader.batch(step).items():
-            assert (batch[name].numpy() == array).all()
-    print(
-        f"an epoch of records has each of the {len(seen)} pictures once; {len(batches)} batches resumed at step 10"
-    )
+    # 2. Complete batches, shuffled exactly and augmented: each iteration is one epoch.
+    batches = loader.by_step()
+    epochs = DataLoader(batches, batch_size=None, sampler=batches.sampler(), num_workers=2)
+    taken = []
+    for _ in range(5):
+        epoch = list(epochs)
+        assert sorted(one for batch in epoch for one in join_id(batch["id"]).tolist()) == sorted(seen)
+        taken += epoch
+
+    # A resume in the second epoch gives the same batches.
+    sampler = batches.sampler(start_step=10)
+    resumed = list(DataLoader(batches, batch_size=None, sampler=sampler, num_workers=2))
+    for batch, expected in zip(resumed, taken[10:], strict=False):
+        for name, array in expected.items():
+            assert (batch[name] == array).all()
+    print(f"each of {len(seen)} pictures once in each epoch; {len(resumed)} batches resumed at step 10")
 
 
 if __name__ == "__main__":

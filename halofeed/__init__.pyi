@@ -8,6 +8,7 @@ from halofeed.api import StrPath
 from halofeed.inspection.verify import VerifyReport
 from halofeed.api import ConvertedDataset as ConvertedDataset
 from halofeed.api import Dataset as Dataset
+from halofeed.keras_data import keras_datasets as keras_datasets
 from halofeed.loader import ElasticDeformation as ElasticDeformation
 from halofeed.loader import FlipDepth as FlipDepth
 from halofeed.loader import FlipLeftRight as FlipLeftRight

@@ -2,6 +2,7 @@
 
 from halofeed.system.errors import AnnotationsError as AnnotationsError
 from halofeed.system.errors import ArgumentsError as ArgumentsError
+from halofeed.system.errors import ChangedSourceError as ChangedSourceError
 from halofeed.system.errors import CorruptFileError as CorruptFileError
 from halofeed.system.errors import HalofeedError as HalofeedError
 from halofeed.system.errors import JobError as JobError

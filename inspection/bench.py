@@ -235,7 +235,7 @@ def _batches(loader: Loader) -> _Part:
 
 
 def _through_tensorflow(loader: Loader) -> _Part:
-    for batch in loader.dataset().as_numpy_iterator():
+    for batch in loader.dataset(repeat=True).as_numpy_iterator():
         yield loader.batch_size, sum(array.nbytes for array in batch.values())
 
 

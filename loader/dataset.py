@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import functools
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, overload
 
 import numpy as np
@@ -233,7 +234,8 @@ class Loader(Stream):
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return functools.partial(Loader, **self._arguments), ()
+        made = functools.partial(Loader, **self._arguments)
+        return functools.partial(_by_epoch, made) if self._sampler.pads_epochs else made, ()
 
     def __copy__(self) -> Loader:
         made = object.__new__(Loader)  # `__reduce__` would read everything again
@@ -359,6 +361,15 @@ class Loader(Stream):
         if self.is_prefetching and (self.steps is None or step < self.steps):
             self._filler.prefetch(self._sampler.rows(step, start, stop))
 
+    def by_epoch(self) -> Loader:
+        """Return the same stream with a new batch at the start of each epoch; see `Stream.by_epoch`."""
+        sampler = dataclasses.replace(self._sampler, pads_epochs=True)
+        if self.steps is not None or not sampler.has_padding:  # its epochs are complete batches already
+            return self
+        other = copy.copy(self)
+        other._sampler, other.may_pad = sampler, True
+        return other
+
     def of_slab(self, slab: Ranges) -> Loader:
         """Return the same stream with a part of each image and label; see `Stream.of_slab`."""
         assembler = Assembler(self.manifest, self._content, slab)
@@ -388,6 +399,10 @@ class Loader(Stream):
     @functools.cached_property
     def _plain(self) -> Assembler:
         return Assembler(self.manifest, self._content.without_augmentations())
+
+
+def _by_epoch(make: Callable[[], Loader]) -> Loader:
+    return make().by_epoch()
 
 
 class Records(Sequence[Batch]):

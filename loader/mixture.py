@@ -86,6 +86,14 @@ class Mixture(Stream):
         return self._first.class_names
 
     @property
+    def steps_per_epoch(self) -> int:
+        """Number of batches that have as many rows as the data sets have records together.
+
+        Shares decide how often a record comes meanwhile: each data set has its own epochs.
+        """
+        return -(-sum(loader.num_records for loader in self.loaders.values()) // self.batch_size)
+
+    @property
     def _first(self) -> Loader:
         return next(iter(self.loaders.values()))
 

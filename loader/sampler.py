@@ -200,9 +200,9 @@ class BatchRows:
 class Sampler:
     """The stream of one split, cut into batches.
 
-    Training batches straddle epochs; with `drop_remainder` every epoch is cut to complete batches instead. In a
-    finite stream (`num_epochs`) the last batch is padded with rows that are not valid, so that every batch has the
-    same shape.
+    Training batches straddle epochs; with `drop_remainder` every epoch is cut to complete batches instead, and with
+    `pads_epochs` the last batch of every epoch is padded with rows that are not valid. In a finite stream
+    (`num_epochs`) the last batch of all is padded, so that every batch has the same shape.
 
     Args:
         records: number of records.
@@ -212,6 +212,7 @@ class Sampler:
         num_epochs: number of epochs; None is without end.
         drop_remainder: cut each epoch to floor(records / batch_size) batches.
         draws: weighted sampling of the records; None uses each record once per epoch.
+        pads_epochs: whether every epoch begins with a new batch, and the last batch of the one before is padded.
 
     Raises:
         UsageError: a value is out of range.
@@ -224,6 +225,7 @@ class Sampler:
     num_epochs: int | None = None
     drop_remainder: bool = False
     draws: Draws | None = None
+    pads_epochs: bool = False
     _blocks: dict[tuple[int, int, int], BatchRows] = field(
         default_factory=dict, init=False, compare=False, repr=False
     )
@@ -247,21 +249,29 @@ class Sampler:
 
     @property
     def epoch_places(self) -> int:
-        """Places of the stream in one epoch."""
+        """Places of the stream in one epoch that hold a record."""
         if self.drop_remainder:
             return self.records // self.batch_size * self.batch_size
         return self.records
+
+    @property
+    def _epoch_stride(self) -> int:
+        """Places from the beginning of one epoch to that of the next."""
+        places = self.epoch_places
+        return -(-places // self.batch_size) * self.batch_size if self.pads_epochs else places
 
     @property
     def steps(self) -> int | None:
         """Number of batches of the stream; None if it has no end."""
         if self.num_epochs is None:
             return None
-        return -(-self.num_epochs * self.epoch_places // self.batch_size)
+        return -(-self.num_epochs * self._epoch_stride // self.batch_size)
 
     @property
     def has_padding(self) -> bool:
-        """Return whether the last batch has rows that are not valid."""
+        """Return whether a batch has rows that are not valid: the last one of the stream, or of an epoch."""
+        if self.pads_epochs:
+            return self.epoch_places % self.batch_size > 0
         return self.num_epochs is not None and self.num_epochs * self.epoch_places % self.batch_size > 0
 
     def rows(self, step: int, start: int, stop: int) -> BatchRows:
@@ -289,8 +299,10 @@ class Sampler:
 
     def at(self, places: Integers) -> BatchRows:
         """Return the rows at places of the stream, int64 [row], each 0 or more."""
-        epochs, positions = np.divmod(places, self.epoch_places)
-        valid = epochs < self.num_epochs if self.num_epochs is not None else np.ones(len(places), bool)
+        epochs, positions = np.divmod(places, self._epoch_stride)
+        valid = positions < self.epoch_places
+        if self.num_epochs is not None:
+            valid &= epochs < self.num_epochs
         epochs, positions = np.where(valid, epochs, 0), np.where(valid, positions, 0)
         if self.shuffle:
             positions = permute(positions, count=self.records, seed=self.seed, epoch=epochs)

@@ -7,8 +7,8 @@ import functools
 import hashlib
 import itertools
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from halofeed.loader.augment.view import Ranges
 from halofeed.loader.batch import AHEAD, ID, LABELLED, LABELS, VALID, ArraySpec, Batch, batches_ahead
+from halofeed.loader.epochs import BatchesByStep, EpochPlace, only_valid
 from halofeed.loader.planes import CHROMA, LUMA, partition_of_planes
 from halofeed.loader.prefetcher import Prefetcher
 from halofeed.loader.reading import IMAGE, LABEL
@@ -27,6 +28,7 @@ from halofeed.system.arguments import explains_calls, truth_value, whole_number
 from halofeed.system.console import without_banner
 from halofeed.system.errors import UsageError, require_extra
 from halofeed.system.threads import end_before_interpreter, outside_calls
+from halofeed.system.wording import plural
 
 if TYPE_CHECKING:
     import jax
@@ -68,6 +70,19 @@ class Stream(abc.ABC):
     @abc.abstractmethod
     def class_names(self) -> tuple[str, ...]:
         """Names of the labels, `class_names[label]`: 0 is the background if labels begin at 1."""
+
+    @property
+    @abc.abstractmethod
+    def steps_per_epoch(self) -> int:
+        """Number of batches that hold one epoch; the last one may belong to two epochs."""
+
+    def by_epoch(self) -> Stream:
+        """Return the stream whose step s is batch s % steps_per_epoch of epoch s // steps_per_epoch.
+
+        In a training stream without end, a batch may hold the end of one epoch and the start of the next. Here the last
+        batch of each epoch is padded with rows that are not valid instead. A finite stream stays as it is.
+        """
+        return self
 
     @abc.abstractmethod
     def of_slab(self, slab: Ranges) -> Stream:
@@ -124,8 +139,8 @@ class Stream(abc.ABC):
     def __getitems__(self, numbers: Sequence[int]) -> NoReturn:
         """Refuse what torch's DataLoader asks for where it would collate batches into batches of batches."""
         raise UsageError(
-            "a loader's items are batches: pass DataLoader(loader.records, ...) for its records, or "
-            "DataLoader(loader, batch_size=None, sampler=range(loader.steps_per_epoch)) for its batches"
+            "a loader's items are batches: pass DataLoader(loader.records, ...) for its records, or, for its batches, "
+            "batches = loader.by_step() and DataLoader(batches, batch_size=None, sampler=batches.sampler())"
         )
 
     @property
@@ -175,9 +190,22 @@ class Stream(abc.ABC):
 
     @explains_calls
     def dataset(
-        self, start_step: int = 0, *, as_supervised: bool = False, static_shapes: bool = False
+        self,
+        start_step: int = 0,
+        *,
+        as_supervised: bool = False,
+        static_shapes: bool = False,
+        repeat: bool = False,
     ) -> tf.data.Dataset:
-        """Return the same stream as a tf.data.Dataset, whose first element is `batch(start_step)`.
+        """Return the stream as a tf.data.Dataset: each iteration is one epoch, in another order than the last one.
+
+        An iteration gives `steps_per_epoch` batches with every record once. The data set moves to the next epoch when
+        an iteration has given the last batch of its epoch. An iteration that ends earlier, such as the one by which
+        Keras finds the shapes, begins again at the same batch. The last batch of an epoch is shorter where the batch
+        size does not divide the records.
+
+        A stream that ends (`num_epochs`, or evaluation) is one iteration, and its first element is `batch(start_step)`.
+        So it is with `repeat`, where the stream has no end.
 
         TensorFlow adopts the batches' memory without a copy. As many batches are made ahead as for `batches`, and
         one more is held ready. Text arrays become tf.string.
@@ -188,23 +216,39 @@ class Stream(abc.ABC):
         are 0 for records without a label; Keras applies them to `weighted_metrics`, not to `metrics`.
 
         Args:
-            start_step: the first batch.
+            start_step: number of batches that an earlier process took from this data set: the first iteration begins
+                after them. If that is inside an epoch, each iteration begins at that place of an epoch.
             as_supervised: yield (image, target) instead of all arrays.
-            static_shapes: with `as_supervised`, yield (image, target, weights) and keep rows that are not valid, with
-                a weight of 0, so that all batches have one shape.
+            static_shapes: keep rows that are not valid, so that all batches have one shape; with `as_supervised`, yield
+                (image, target, weights), with a weight of 0 for these rows.
+            repeat: yield the batches of `batches` without end, for Keras' `steps_per_epoch` of any number.
+
+        Raises:
+            UsageError: the rows of the last batch would differ between hosts; or `repeat` with a stream that ends.
 
         An error of `batch`, such as CorruptFileError, is raised as TensorFlow's own (tf.errors.UnknownError), whose
         message includes the original one.
         """
-        return self._dataset(
-            start_step, [self._own_rows], as_supervised=as_supervised, static_shapes=static_shapes
-        )
+        source, ends = self._iterated(repeat)
+        form = _ElementForm.of(as_supervised=as_supervised, static_shapes=static_shapes)
+        # A batch of a stream that ends keeps its shape, as `element_spec` says.
+        if ends and source.may_pad and not form.static_shapes:
+            self._check_last_batch("static_shapes=True, ")
+            form = replace(form, leaves_out=True)
+        return source._dataset(start_step, [self._own_rows], form, by_epoch=ends)
 
     @explains_calls
     def distributed(
-        self, strategy: tf.distribute.Strategy, start_step: int = 0, *, as_supervised: bool = False
+        self,
+        strategy: tf.distribute.Strategy,
+        start_step: int = 0,
+        *,
+        as_supervised: bool = False,
+        repeat: bool = False,
     ) -> Any:
         """Return the same stream as the strategy's distributed dataset: each replica gets its rows of every batch.
+
+        Each iteration is one epoch, as for `dataset`.
 
         With tf.distribute's own functions each replica would get a complete batch of its host, and the last batches of
         an evaluation would be dropped where they do not divide. Here every batch has one shape, and `valid`, or a
@@ -213,7 +257,7 @@ class Stream(abc.ABC):
 
         Args:
             strategy: strategy such as MirroredStrategy, MultiWorkerMirroredStrategy or TPUStrategy.
-            start_step: the first batch.
+            start_step, repeat: as for `dataset`.
             as_supervised: yield (image, target, weights), as `dataset` with `static_shapes`.
 
         Raises:
@@ -231,21 +275,45 @@ class Stream(abc.ABC):
                 f"batch_size {self.batch_size}: expected a multiple of {replicas} replicas; make a Loader with {sizes}"
             )
         size = self.batch_size // replicas
+        source, ends = self._iterated(repeat)
+        form = _ElementForm.of(as_supervised=as_supervised, static_shapes=True)
 
         def of_host(context: tf.distribute.InputContext) -> tf.data.Dataset:
             own = replicas // context.num_input_pipelines
             first = context.input_pipeline_id * own
             rows = [(number * size, (number + 1) * size) for number in range(first, first + own)]
-            return self._dataset(start_step, rows, as_supervised=as_supervised, static_shapes=True)
+            return source._dataset(start_step, rows, form, by_epoch=ends)
 
         return strategy.distribute_datasets_from_function(of_host)
 
+    def _iterated(self, repeat: bool) -> tuple[Stream, bool]:
+        """Return the stream that a data set gives, and whether each of its iterations is the next epoch."""
+        repeat = truth_value("repeat", repeat)
+        if self.steps is None:
+            return (self, False) if repeat else (self.by_epoch(), True)
+        if repeat:
+            raise UsageError(
+                f"repeat: this stream ends after {plural(self.steps, 'batch', 'batches')}; leave num_epochs out, or "
+                "repeat=True; evaluation (training=False) is one epoch"
+            )
+        return self, False
+
+    def _check_last_batch(self, other_fix: str = "") -> None:
+        """Refuse an epoch whose last batch would have other shapes on other hosts, which then wait without end."""
+        if self.shard_count > 1:
+            raise UsageError(
+                f"batch_size {self.batch_size} does not divide an epoch, whose last batch would have other numbers of "
+                f"rows on other hosts; pass {other_fix}repeat=True, or drop_remainder=True to the loader"
+            )
+
     def _dataset(
-        self, start_step: int, pieces: Sequence[tuple[int, int]], *, as_supervised: bool, static_shapes: bool
+        self, start_step: int, pieces: Sequence[tuple[int, int]], form: _ElementForm, *, by_epoch: bool
     ) -> tf.data.Dataset:
-        """Return a dataset with an element for each of these rows (start, stop) of every batch, in this order."""
-        as_supervised = truth_value("as_supervised", as_supervised)
-        static_shapes = truth_value("static_shapes", static_shapes)
+        """Return a dataset with an element for each of these rows (start, stop) of every batch, in this order.
+
+        Args:
+            by_epoch: whether each iteration is the next epoch of a stream without end.
+        """
         start_tensorflow()
         import tensorflow as tf
 
@@ -255,16 +323,14 @@ class Stream(abc.ABC):
         steps, count = self.steps_from(start_step), len(pieces)
         arrays = _add_batch_axis(self.row_spec, pieces[0][1] - pieces[0][0])
         spec = _element_spec(arrays)
-        leaves_out = as_supervised and self.may_pad and not static_shapes
+        leaves_out = form.leaves_out_rows(self.may_pad)
         if leaves_out:
             spec = {name: tf.TensorSpec([None, *one.shape[1:]], one.dtype) for name, one in spec.items()}
 
         def make(number: Any) -> tuple[Any, ...]:
             step, piece = divmod(int(number), count)
             batch = outside_calls.make(lambda: self._rows_in_order(step, *pieces[piece]))
-            if leaves_out and not batch[VALID].all():
-                batch = {name: array[batch[VALID]] for name, array in batch.items()}
-            return tuple(map(_encode_text, batch.values()))
+            return tuple(map(_encode_text, (only_valid(batch) if leaves_out else batch).values()))
 
         def element(number: tf.Tensor) -> Any:
             tensors = tf.numpy_function(make, [number], [one.dtype for one in spec.values()])
@@ -272,23 +338,39 @@ class Stream(abc.ABC):
             for tensor, one in zip(tensors, spec.values(), strict=True):
                 tensor.set_shape(one.shape)
             batch = dict(zip(spec, tensors, strict=True))
-            return _supervised(batch, always_weights=static_shapes) if as_supervised else batch
+            return _supervised(batch, always_weights=form.static_shapes) if form.as_supervised else batch
 
+        def batches_of(numbers: tf.data.Dataset, act: Callable[[tf.Tensor], Any]) -> tf.data.Dataset:
+            parallel_calls = max(1, batches_ahead(arrays))
+            return numbers.map(act, parallel_calls, deterministic=True).prefetch(PREFETCH)
+
+        if by_epoch:
+            place = EpochPlace(start_step * count, self.steps_per_epoch * count)
+            return _each_epoch(place, lambda numbers: batches_of(numbers, lambda one: (one, element(one))))
         if isinstance(steps, range):
-            numbers = tf.data.Dataset.range(steps.start * count, steps.stop * count)
-        else:
-            numbers = tf.data.Dataset.counter(start_step * count)
-        parallel_calls = max(1, batches_ahead(arrays))
-        return numbers.map(element, parallel_calls, deterministic=True).prefetch(PREFETCH)
+            return batches_of(tf.data.Dataset.range(steps.start * count, steps.stop * count), element)
+        return batches_of(tf.data.Dataset.counter(start_step * count), element)
 
     @property
     def element_spec(self) -> dict[str, tf.TensorSpec]:
-        """The tf.TensorSpec of each array of `dataset`'s elements."""
+        """The tf.TensorSpec of each array of `dataset`'s elements, where these have one shape."""
         return _element_spec(self.spec)
 
-    def by_step(self) -> BatchesByStep:
-        """Return the stream as a map from step to batch, for torch.utils.data.DataLoader."""
-        return BatchesByStep(self)
+    def by_step(self, *, repeat: bool = False) -> BatchesByStep:
+        """Return the stream as a map from step to batch, for torch's DataLoader; see `BatchesByStep`.
+
+        Args:
+            repeat: step s is `batch(s)`, which may hold the end of one epoch and the start of the next. Otherwise step
+                s is a batch of epoch s // steps_per_epoch, and the last batch of an epoch is shorter where the batch
+                size does not divide the records. A stream that ends (`num_epochs`, or evaluation) has `batch(s)`.
+
+        Raises:
+            UsageError: as `dataset`.
+        """
+        source, ends = self._iterated(repeat)
+        if leaves_out := ends and source.may_pad:
+            self._check_last_batch()
+        return BatchesByStep(source, leaves_out=leaves_out)
 
     @explains_calls
     def on_mesh(
@@ -420,6 +502,68 @@ def start_tensorflow() -> None:
         tf.config.list_physical_devices()
 
 
+@dataclass(frozen=True, kw_only=True)
+class _ElementForm:
+    """Form of a tf.data.Dataset's elements.
+
+    Args:
+        as_supervised: (image, target) instead of a dict of all arrays.
+        static_shapes: keep rows that are not valid; with `as_supervised`, weights are the third item.
+        leaves_out: whether a dict of all arrays is without the rows that are not valid, too.
+    """
+
+    as_supervised: bool
+    static_shapes: bool
+    leaves_out: bool = False
+
+    @classmethod
+    def of(cls, *, as_supervised: object, static_shapes: object) -> _ElementForm:
+        """Return the form that arguments ask for; raise UsageError where one is invalid."""
+        return cls(
+            as_supervised=truth_value("as_supervised", as_supervised),
+            static_shapes=truth_value("static_shapes", static_shapes),
+        )
+
+    def leaves_out_rows(self, may_pad: bool) -> bool:
+        """Return whether elements are without the rows that are not valid, of a stream that may have some."""
+        return self.leaves_out or (self.as_supervised and may_pad and not self.static_shapes)
+
+
+def _each_epoch(
+    place: EpochPlace, batches_of: Callable[[tf.data.Dataset], tf.data.Dataset]
+) -> tf.data.Dataset:
+    """Return a dataset whose iterations are one epoch each.
+
+    Args:
+        place: numbers of an iteration's elements, and where the next iteration begins.
+        batches_of: returns a dataset of (number, element) from one of numbers.
+    """
+    import tensorflow as tf
+
+    def first() -> np.int64:
+        return np.int64(outside_calls.make(lambda: place.first))
+
+    def finish(number: Any) -> np.int64:
+        return np.int64(outside_calls.make(lambda: place.finish(int(number))))
+
+    def numbers(_: tf.Tensor) -> tf.data.Dataset:
+        # Called for the first element of an iteration: Keras 3.15 makes iterators that it does not use.
+        start = tf.ensure_shape(tf.numpy_function(first, [], tf.int64), [])
+        return tf.data.Dataset.range(start, start + place.count)
+
+    def counted(number: tf.Tensor, element: Any) -> Any:
+        # After the batches that are made ahead: Keras takes exactly as many elements as an iteration has, and does not
+        # ask for another one, so that only its last element tells that it is complete.
+        is_last = tf.equal((number + 1 - place.start) % place.count, 0)
+        done = tf.cond(is_last, lambda: tf.numpy_function(finish, [number], tf.int64), lambda: number)
+        with tf.control_dependencies([done]):
+            return tf.nest.map_structure(tf.identity, element)
+
+    epoch = tf.data.Dataset.range(1).flat_map(numbers)
+    # Keras needs the number of elements before the first epoch: without it, it warns that data ran out.
+    return batches_of(epoch).map(counted).apply(tf.data.experimental.assert_cardinality(place.count))
+
+
 def _supervised(batch: dict[str, tf.Tensor], *, always_weights: bool) -> tuple[Any, ...]:
     """Return (image, target) of a batch as Keras takes it, and weights where rows may have no label or be padding."""
     import tensorflow as tf
@@ -447,23 +591,6 @@ def _element_spec(arrays: Mapping[str, ArraySpec]) -> dict[str, tf.TensorSpec]:
         name: tf.TensorSpec(array.shape, tf.string if array.dtype.hasobject else tf.as_dtype(array.dtype))
         for name, array in arrays.items()
     }
-
-
-class BatchesByStep:
-    """A stream as a map from step to batch.
-
-    torch's DataLoader takes it, and its workers make complete batches:
-    `DataLoader(loader.by_step(), batch_size=None, sampler=range(start_step, steps), num_workers=2)`.
-    """
-
-    def __init__(self, loader: Stream) -> None:
-        self._loader = loader
-
-    def __len__(self) -> int:
-        return len(self._loader)
-
-    def __getitem__(self, step: int) -> Batch:
-        return self._loader.batch(step)
 
 
 def check_hosts(batch_size: int, shard_index: int, shard_count: int) -> None:

@@ -58,7 +58,7 @@ from halofeed.storage.scratch import scratch_folder
 from halofeed.system import signals
 from halofeed.system.addresses import is_remote
 from halofeed.system.console import VERBOSE, print_error, print_status
-from halofeed.system.errors import CorruptFileError, JobError, UsageError
+from halofeed.system.errors import ChangedSourceError, CorruptFileError, JobError, UsageError
 from halofeed.system.memory import MEBIBYTE
 from halofeed.system.resource_errors import describe_error
 from halofeed.system.threads import OrderedThreads, available_cores, run_in_thread, wait_until_done
@@ -546,12 +546,15 @@ def _check_same(run: _Run, version: OutputFolder, manifest: Manifest) -> tuple[s
 
     Returns:
         The stamps of the sources, and the number of bytes that were read to compare them.
+
+    Raises:
+        ChangedSourceError: the version is of another recipe or other sources.
     """
     compared_bytes = 0
     folder, fix = run.options.folder, "take another --version, or add --overwrite"
     if differences := run.recipe.difference(manifest.recipe):
         listed = "\n".join(f"  {line}" for line in differences)
-        raise UsageError(f"{folder} was converted with another recipe; {fix}:\n{listed}")
+        raise ChangedSourceError(f"{folder} was converted with another recipe; {fix}:\n{listed}")
     with contextlib.ExitStack() as stack:
         if not run.choice.local:
             stack.callback(version.sweep)
@@ -578,7 +581,7 @@ def _same_plan(
     plan = run.plan(version, writer)
     if not _is_same(plan, run.recipe, manifest):
         before, now = manifest.inputs.get("count"), plan.totals.count
-        raise UsageError(
+        raise ChangedSourceError(
             f"{run.options.folder} was converted from other sources or labels ({before} inputs "
             f"then, {now} now); "
             f"{fix}"
@@ -616,7 +619,7 @@ def _check_contents(run: _Run, job: ShardJob, fix: str) -> int:
                 if changed is not None:
                     paths = changed.paths or (changed.source,)
                     files = f"{'one of ' * (len(paths) > 1)}{', '.join(paths[:_MAX_NAMED])}"
-                    raise UsageError(
+                    raise ChangedSourceError(
                         f"{run.options.folder} was converted from other sources or labels: {files} has changed, or "
                         f"cannot be read; {fix}"
                     )

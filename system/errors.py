@@ -3,6 +3,7 @@
 HalofeedError
 ├── UsageError          the caller asked for something impossible (exit code 2); also a ValueError
 │   ├── ArgumentsError  a call with an unknown, a missing or one argument too many; also a TypeError
+│   ├── ChangedSourceError  the data set that is there was made of other sources or options
 │   ├── MissingExtraError  an optional library is missing; also an ImportError
 │   └── PartitionError  a partition that the mesh, the batch or the rules refuse
 ├── SourceError         one input cannot be converted; the job writes it to rejected.jsonl and continues
@@ -48,6 +49,10 @@ class UsageError(HalofeedError, ValueError):
 
 class ArgumentsError(UsageError, TypeError):
     """Call with an unknown, a missing or one argument too many; the message says how to call."""
+
+
+class ChangedSourceError(UsageError):
+    """Data set that is there already and was made of other sources or options; the message says what differs."""
 
 
 class MissingExtraError(UsageError, ImportError):

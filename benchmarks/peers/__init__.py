@@ -44,7 +44,7 @@ PEERS = {
     "halofeed, dataset()": Peer(
         "ours",
         ("halofeed", "tensorflow"),
-        "Loader(...).dataset().as_numpy_iterator()",
+        "Loader(...).dataset(repeat=True).as_numpy_iterator()",
         _ways("dataset"),
         is_ours=True,
     ),

@@ -27,7 +27,7 @@ def batches(folder: Path, case: Case, way: str) -> Iterator[dict[str, Any]]:
         return ours(loader.batches(), numbers)
     loader, numbers = loader_after_epochs(place, case, "fast" if way == "fast" else "accurate")
     if way == "dataset":
-        return ours(loader.dataset().as_numpy_iterator(), numbers)
+        return ours(loader.dataset(repeat=True).as_numpy_iterator(), numbers)
     if way == "on_mesh":
         return on_mesh(loader, numbers)
     return ours(loader.batches(), numbers)

@@ -527,7 +527,7 @@ def commands(report: Report) -> dict[str, Any]:
         "load": (
             f"from halofeed.loader import Loader\n\n{loader}"
             f'batch = loader.batch(0)        # "image": {facts.image.dtype} {[batch, *shape]}; {others}, "id", ...\n'
-            "stream = loader.dataset()      # tf.data.Dataset of the same batches"
+            "stream = loader.dataset()      # tf.data.Dataset, an epoch per iteration"
         ),
         "mesh": (
             "from halofeed.loader import Loader\n"

@@ -93,7 +93,9 @@ def test_pairs_for_keras_are_the_batch_and_a_loader_says_what_keras_takes(photos
     np.testing.assert_array_equal(label, train.batch(0)["label"])
 
     exact = Loader(photos, split="train", batch_size=4, training=False)
-    assert len(train.dataset(as_supervised=True, static_shapes=True).element_spec) == 3  # nothing is padded
+    assert (
+        len(train.dataset(as_supervised=True, static_shapes=True, repeat=True).element_spec) == 3
+    )  # nothing is padded
     padded = exact.dataset(as_supervised=True, static_shapes=True)
     weights = np.concatenate([weight for _, _, weight in padded])
     valid = np.concatenate([batch["valid"] for batch in exact])

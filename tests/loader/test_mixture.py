@@ -81,7 +81,7 @@ def test_it_resumes_and_refuses_the_state_of_another_mixture(folders):
 
 def test_tensorflow_and_a_mesh_get_the_same(folders):
     mixed = mixture(folders, augment=[])
-    element = next(iter(mixed.dataset(3)))
+    element = next(iter(mixed.dataset(3, repeat=True)))
     mesh = make_mesh(4)
     placed = next(iter(mixed.on_mesh(mesh, Partition.parse("image=1,4,1,1", cores_per_replica=4), 3)))
     expected = mixed.batch(3)

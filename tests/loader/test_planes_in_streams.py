@@ -100,7 +100,7 @@ def test_a_core_with_an_odd_number_of_rows_is_refused(folder):
 def test_tensorflow_gets_the_planes_and_keras_a_dictionary(folder):
     tf = pytest.importorskip("tensorflow")
     planes, rgb = pair(folder, augment=AUGMENT)
-    for step, batch in zip(range(4), planes.dataset(), strict=False):
+    for step, batch in zip(range(4), planes.dataset(repeat=True), strict=False):
         assert_shows({name: tensor.numpy() for name, tensor in batch.items()}, rgb.batch(step))
     pictures, label, *_ = next(iter(planes.dataset(as_supervised=True)))
     image = tf.function(to_rgb)(pictures["luma"], pictures["chroma"])

@@ -37,23 +37,25 @@ model = keras.Sequential([layers.Rescaling(1 / 255), layers.GlobalAveragePooling
 model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
 """
 WAYS = {
-    "dataset": "stream = iter(loader.dataset()); take(stream); end()",
-    "as_numpy_iterator": "stream = loader.dataset().as_numpy_iterator(); take(stream); end()",
-    "two loaders": "a, b = iter(loader.dataset()), iter(load(seed=2).dataset()); take(a); take(b); end()",
-    "operations": "stream = iter(loader.dataset().unbatch().shuffle(99).batch(8).prefetch(4)); take(stream); end()",
-    "errors ignored": "stream = iter(loader.dataset().ignore_errors().prefetch(4)); take(stream); end()",
-    "exception": "stream = iter(loader.dataset()); take(stream); end(); raise ValueError('mine')",
-    "exit": "stream = iter(loader.dataset()); take(stream); end(); sys.exit(7)",
+    "dataset": "stream = iter(loader.dataset(repeat=True)); take(stream); end()",
+    "as_numpy_iterator": "stream = loader.dataset(repeat=True).as_numpy_iterator(); take(stream); end()",
+    "two loaders": """
+a, b = iter(loader.dataset(repeat=True)), iter(load(seed=2).dataset(repeat=True)); take(a); take(b); end()""",
+    "operations": """
+stream = iter(loader.dataset(repeat=True).unbatch().shuffle(99).batch(8).prefetch(4)); take(stream); end()""",
+    "errors ignored": "stream = iter(loader.dataset(repeat=True).ignore_errors().prefetch(4)); take(stream); end()",
+    "exception": "stream = iter(loader.dataset(repeat=True)); take(stream); end(); raise ValueError('mine')",
+    "exit": "stream = iter(loader.dataset(repeat=True)); take(stream); end(); sys.exit(7)",
     "interrupt": """
-stream = iter(loader.dataset()); take(stream); end()
+stream = iter(loader.dataset(repeat=True)); take(stream); end()
 os.kill(os.getpid(), signal.SIGINT); time.sleep(9)""",
     "exit in a thread": """
-stream = iter(loader.dataset()); take(stream)
+stream = iter(loader.dataset(repeat=True)); take(stream)
 thread = threading.Thread(target=sys.exit, args=(3,)); thread.start(); thread.join(); end()""",
     "a thread that still reads": """
 def read():
     try:
-        for batch in loader.dataset():
+        for batch in loader.dataset(repeat=True):
             assert batch["image"].shape[0] == 32 and batch["valid"].numpy().all()
         print("ended as if complete")
     except Exception as error:
@@ -62,7 +64,8 @@ thread = threading.Thread(target=read, daemon=True); thread.start(); time.sleep(
     "a store that does not answer": """
 rows, slow = Loader._rows, threading.Event()
 Loader._rows = lambda self, *of: (slow.is_set() and time.sleep(60), rows(self, *of))[1]
-stream = iter(loader.dataset()); next(stream); time.sleep(1); slow.set(); next(stream); time.sleep(0.5); end()""",
+stream = iter(loader.dataset(repeat=True))
+next(stream); time.sleep(1); slow.set(); next(stream); time.sleep(0.5); end()""",
     "batches of a store that does not answer": """
 rows, slow = Loader._rows, threading.Event()
 Loader._rows = lambda self, *of: (slow.is_set() and time.sleep(60), rows(self, *of))[1]
@@ -79,6 +82,9 @@ Filler._fill_rows = fill_rows
 stream = loader.batches(); next(stream); slow.set()
 threading.Thread(target=take, args=(stream,), daemon=True).start(); time.sleep(1); end()""",
     "Keras": KERAS + "model.fit(load(num_epochs=1).dataset(as_supervised=True), verbose=0); end()",
+    "Keras, epoch by epoch": KERAS
+    + "model.fit(loader.dataset(as_supervised=True), epochs=2, verbose=0); end()",
+    "epochs": "stream = iter(loader.dataset()); next(stream); end()",
     "Keras with steps": KERAS
     + """
 data = loader.dataset(as_supervised=True)
@@ -89,13 +95,13 @@ class Stop(keras.callbacks.Callback):
     def on_train_batch_end(self, batch, logs=None):
         if batch == 1:
             end(); sys.exit(7)
-model.fit(loader.dataset(as_supervised=True), steps_per_epoch=9, verbose=0, callbacks=[Stop()])""",
+model.fit(loader.dataset(as_supervised=True, repeat=True), steps_per_epoch=9, verbose=0, callbacks=[Stop()])""",
     "distributed": """
 import tensorflow as tf
 processor = tf.config.list_physical_devices("CPU")[0]
 tf.config.set_logical_device_configuration(processor, [tf.config.LogicalDeviceConfiguration()] * 2)
 strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
-stream = iter(loader.distributed(strategy)); take(stream); end()""",
+stream = iter(loader.distributed(strategy, repeat=True)); take(stream); end()""",
     "batches": "stream = loader.batches(); take(stream); end()",
     "on_mesh": """
 from halofeed.schemas.partition import Partition
@@ -105,9 +111,9 @@ stream = loader.on_mesh(make_mesh(1), Partition(cores_per_replica=1, dims={"imag
     "torch workers": """
 from torch.utils.data import DataLoader
 stream = iter(DataLoader(loader.records, batch_size=8, num_workers=2)); take(stream)
-other = iter(loader.dataset()); take(other); end()""",
+other = iter(loader.dataset(repeat=True)); take(other); end()""",
     "forked child": """
-stream = iter(loader.dataset()); take(stream)
+stream = iter(loader.dataset(repeat=True)); take(stream)
 if not (child := os.fork()):
     end(); sys.exit(4)
 assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 4
@@ -117,7 +123,7 @@ rows = sum(int(batch["valid"].numpy().sum()) for batch in load(num_epochs=2).dat
 assert rows == 2 * loader.num_records; end()""",
     "a handler that reads": """
 atexit.register(lambda: print(loader.batch(0)["image"].shape))
-stream = iter(loader.dataset()); take(stream); end()""",
+stream = iter(loader.dataset(repeat=True)); take(stream); end()""",
 }
 CODES = {"exception": 1, "exit": 7, "interrupt": -2, "Keras, epoch unfinished": 7}
 LAST_LINES = {"exception": "ValueError: mine", "interrupt": "KeyboardInterrupt"}

@@ -101,10 +101,10 @@ def test_the_tf_data_stream_is_the_batches(tmp_path, dtype):
     scans = draw_scans({"train": 5}, shape=(8, 16, 16), dtype=dtype)
     folder = write_scans(tmp_path / "1.0.0", scans, dtype=dtype)
     loader = Loader(folder, batch_size=2, seed=1, augment=AUGMENT, include=ORIGIN)
-    spec = loader.dataset().element_spec
+    spec = loader.dataset(repeat=True).element_spec
     assert spec["image"].dtype == getattr(tf, dtype) and spec["image"].shape == (2, 8, 8, 8, 1)
     assert spec["label"].dtype == tf.uint8 and spec["label"].shape == (2, 8, 8, 8)
-    for step, element in zip(range(3, 7), loader.dataset(3).as_numpy_iterator(), strict=False):
+    for step, element in zip(range(3, 7), loader.dataset(3, repeat=True).as_numpy_iterator(), strict=False):
         same(element, loader.batch(step))
 
 

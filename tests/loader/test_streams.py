@@ -116,7 +116,7 @@ def test_a_program_that_holds_streams_and_batches_ends_without_a_word(folder):
 @pytest.mark.parametrize("start", [0, 1, 5, 10**9])
 def test_the_stream_is_the_batches_from_any_step(folder, start):
     loader = Loader(folder, **STREAM, include=EVERYTHING)
-    for step, element in enumerate(loader.dataset(start).take(4).as_numpy_iterator(), start):
+    for step, element in enumerate(loader.dataset(start, repeat=True).take(4).as_numpy_iterator(), start):
         check(element, loader.batch(step))
 
 
@@ -126,7 +126,7 @@ def test_a_finite_stream_of_tf_data_ends_and_knows_its_length(folder):
         dataset = loader.dataset(start)
         assert dataset.cardinality().numpy() == 6 - start
         assert len(list(dataset)) == 6 - start
-    assert Loader(folder, **STREAM).dataset().cardinality() == tf.data.INFINITE_CARDINALITY
+    assert Loader(folder, **STREAM).dataset(repeat=True).cardinality() == tf.data.INFINITE_CARDINALITY
     with pytest.raises(UsageError, match="start_step 7: expected 0 to 6"):
         loader.dataset(7)
 
@@ -144,7 +144,7 @@ def test_a_damaged_record_stops_the_stream_with_file_place_and_cure(draw, write)
 
 def test_shapes_and_dtypes_are_static(folder):
     loader = Loader(folder, **STREAM, include=EVERYTHING, shard_count=2)
-    element = loader.dataset().element_spec
+    element = loader.dataset(static_shapes=True).element_spec
     assert element == loader.element_spec
     assert list(element) and set(element) == set(loader.spec)
     for name, spec in element.items():
@@ -165,7 +165,7 @@ def test_the_memory_is_adopted_and_returned(folder):
         return batch
 
     loader._rows_in_order = noting
-    batches = itertools.islice(loader.dataset().as_numpy_iterator(), 40)  # `take` holds one more
+    batches = itertools.islice(loader.dataset(repeat=True).as_numpy_iterator(), 40)  # `take` holds one more
     assert {one["image"].ctypes.data for one in batches} <= made
     # AHEAD being made, PREFETCH waiting, one in use here, and two that change hands.
     assert len(made) <= AHEAD + PREFETCH + 3
@@ -174,11 +174,11 @@ def test_the_memory_is_adopted_and_returned(folder):
 def test_batches_that_fill_the_machine_are_made_one_by_one(folder, monkeypatch):
     monkeypatch.setattr(stream, "batches_ahead", lambda spec: 0)
     loader = Loader(folder, **STREAM)
-    for step, element in enumerate(loader.dataset().take(4).as_numpy_iterator()):
+    for step, element in enumerate(loader.dataset(repeat=True).take(4).as_numpy_iterator()):
         check(element, loader.batch(step))
 
 
 def test_elements_that_are_kept_stay_as_they_are(folder):
     loader = Loader(folder, **STREAM)
-    for step, element in enumerate(list(loader.dataset().take(30).as_numpy_iterator())):
+    for step, element in enumerate(list(loader.dataset(repeat=True).take(30).as_numpy_iterator())):
         check(element, loader.batch(step))

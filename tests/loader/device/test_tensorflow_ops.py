@@ -82,7 +82,7 @@ def test_normalization(dtype):
 def test_a_dataset_is_augmented_as_batches_are(draw, write):
     loader = Loader(write(draw(6)), batch_size=4, include=["epoch", "size"])
     several = [ALL["Contrast"], ALL["GaussianNoise"]]
-    dataset = loader.dataset().map(lambda batch: augment_on_device(batch, several, seed=3))
+    dataset = loader.dataset(repeat=True).map(lambda batch: augment_on_device(batch, several, seed=3))
     for step, element in enumerate(dataset.take(4).as_numpy_iterator()):
         batch = loader.batch(step)
         expected = augment_on_device(batch, several, seed=3)

@@ -253,7 +253,7 @@ def test_an_s3_bucket_gives_the_batches_of_the_local_set(sets, bucket, kind):
     local, far = Loader(folder, **options), Loader(bucket(folder, kind.replace(" ", "-")), **options)
     for step, batch in zip(range(4), far.batches(), strict=False):
         same(batch, local.batch(step))
-    dataset = far.dataset(start_step=2).take(2)
+    dataset = far.dataset(start_step=2, repeat=True).take(2)
     for step, batch in enumerate(dataset.as_numpy_iterator(), 2):
         for key in ("image", "id"):
             np.testing.assert_array_equal(batch[key], local.batch(step)[key])
