@@ -61,7 +61,7 @@ def write_batch(
         batch_size=batches.batch_size,
         seed=seed,
         augment=build_augmentations(batches.augment),
-        include=[*drawn_fields, *(device_keys(manifest) if on_device else ())],
+        include=["source", *drawn_fields, *(device_keys(manifest) if on_device else ())],
     )
     shape = loader.spec["image"].shape
     parts = None
