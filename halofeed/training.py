@@ -409,7 +409,7 @@ def _predict(parsed: argparse.Namespace, run: Run) -> int:
         written, left_out = (plural(done[name], "box", "boxes") for name in ("boxes", "boxes_left_out"))
         print(
             f"{written} written, {left_out} with a score below {done['min_score']:g} left out, the highest with "
-            f"{done['highest_score_left_out']:.3f} (--min-score 0 keeps all)"
+            f"{done['highest_score_left_out']:.4f} (--min-score 0 keeps all)"
         )
     if page is not None:
         print(f"page: {page}")

@@ -208,7 +208,7 @@ class ExampleCollector:
 
 
 def _source_name(source: EvaluationSource, arrays: Mapping[str, Any]) -> dict[str, str]:
-    """Return the name of an example's source file as a member of examples.json; none for other sources than a loader."""
+    """Return the name of an example's file as a member of examples.json; nothing for other sources than a loader."""
     if not isinstance(source, Loader) or "truth_id" not in arrays:
         return {}
     record = source.stored(source.find(int(join_id(arrays["truth_id"]))))

@@ -71,8 +71,8 @@ DETECTIONS, IMAGES, CATEGORIES = "detections.json", "images.json", "categories.j
 CLASSES = "classes.csv"
 _PROBABILITY_DECIMALS = 6
 WRITTEN_SCORE = 0.05
-"""Smallest score of a box that is written, as in Detectron2 (`TEST.SCORE_THRESH_TEST`) and torchvision (`box_score_thresh`).
-Detectors answer with up to 100 boxes per picture, and most scores of a picture with few objects are near 0.003."""
+"""Smallest score of a box that is written, as Detectron2's `SCORE_THRESH_TEST` and torchvision's `box_score_thresh`.
+A detector answers with up to 100 boxes per picture, and most of their scores are near 0.003."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -405,7 +405,7 @@ def _listed(files: _GeojsonFiles | None) -> dict[str, Any]:
 
 
 class ClassificationWriter(PredictionWriter):
-    """Writer of `classes.csv`: id, key, file, most probable class, its probability, and the probability of every class."""
+    """Writer of `classes.csv`: id, key, file, most probable class, its probability, and that of every class."""
 
     def __init__(self, folder: Path, metadata: SplitMetadata, labels: Mapping[int, str]) -> None:
         super().__init__(folder, metadata, labels)

@@ -155,7 +155,7 @@ def write_predictions_page(
         UsageError: the folder holds no predictions, or the page cannot be written.
         CorruptFileError, SourceError: a record or a file of predictions cannot be read.
     """
-    facts = read_prediction_facts(folder)
+    facts = read_prediction_facts(Path(folder))
     found = PredictedSplit(facts, data, split, min_score=min_score)
     measure = MEASURES.get(facts.task) if found.is_labelled else None
     view = TASK_VIEWS.get(facts.task, UNKNOWN_VIEW)

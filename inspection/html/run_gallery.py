@@ -417,12 +417,8 @@ def _classification(facts: LabelFacts, example: RunExample, side: int) -> DrawnE
     if "predicted_probabilities" in example.arrays:
         shares = np.nan_to_num(example.array("predicted_probabilities", (None,)).astype(np.float64))
         guesses = _guesses(facts, shares, true)
-        if (
-            example.is_labelled
-            and true != predicted
-            and 0 <= predicted < len(shares)
-            and shares[predicted] > _CONFIDENT
-        ):
+        is_confident = 0 <= predicted < len(shares) and shares[predicted] > _CONFIDENT
+        if example.is_labelled and true != predicted and is_confident:
             remarks.append("confident")
     verdicts = [
         (words, facts.label_name(label), facts.rank(label))

@@ -254,7 +254,7 @@ def test_a_run_predicts_new_pictures_as_its_model_says(tmp_path):
     probabilities = jax.device_get(jax.jit(model)(batch["image"]))["probabilities"]
     for identity, expected in zip(join_id(batch["id"]), probabilities, strict=True):
         row = rows[int(identity)]
-        assert set(row) == {"id", "key", "class", "probability", "p(hat)", "p(shirt)"}
+        assert set(row) == {"id", "key", "source", "class", "probability", "p(hat)", "p(shirt)"}
         assert float(row["p(hat)"]) == pytest.approx(float(expected[0]), abs=1e-5)
         assert row["class"] == ("hat", "shirt")[int(expected.argmax())]
         assert row["probability"] == row[f"p({row['class']})"] and row["key"].endswith(".jpg")
