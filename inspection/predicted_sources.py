@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from halofeed.inspection.dataset_files import open_files, open_manifest
 from halofeed.inspection.html.run_gallery import MIN_SCORE, RunExample
 from halofeed.inspection.run_facts import ExampleEntry, LabelFacts
-from halofeed.inspection.shown_sources import SHOWN, TRUTH, Arrays, ShownSource, boxes_on, true_classes
+from halofeed.inspection.shown_sources import SHOWN, TRUTH, ExampleArrays, ShownSource, boxes_on, true_classes
 from halofeed.inspection.stored_records import (
     StoredShard,
     integer_of,
@@ -156,7 +156,7 @@ class PredictedSplit:
 
     @property
     def _is_joined(self) -> bool:
-        """Whether the tiles of a source are predicted as a whole."""
+        """Return whether the tiles of a source are predicted as a whole."""
         if self.manifest.kind.name == "volume":
             return self.facts.task == "segmentation"
         is_tiled = any(field.name == "tile" for field in self.manifest.fields)
@@ -206,18 +206,18 @@ class PredictedSplit:
 
 # What was predicted --------------------------------------------------------------------------------------
 
-Predicted = Callable[[PredictedSource, ShownSource], Arrays]
+ReadPrediction = Callable[[PredictedSource, ShownSource], ExampleArrays]
 """Function that returns the predictions of a source on the grid on which it is shown."""
 
 
-def _predicted_boxes(facts: PredictionFacts) -> Predicted:
+def _predicted_boxes(facts: PredictionFacts) -> ReadPrediction:
     found: dict[int, list[tuple[float, ...]]] = {}
     for entry in json.loads(load_text(facts.folder / str(facts.document["detections"]), "utf-8")):
         left, top, width, height = entry["bbox"]
         box = (top, left, top + height, left + width)
         found.setdefault(entry["image_id"], []).append((*box, entry["category_id"], entry["score"]))
 
-    def predicted(source: PredictedSource, shown: ShownSource) -> Arrays:
+    def predicted(source: PredictedSource, shown: ShownSource) -> ExampleArrays:
         rows = np.array(found.get(source.id, []), np.float64).reshape(-1, 6)
         return {
             "predicted_boxes": boxes_on(shown, rows[:, :4]),
@@ -231,7 +231,7 @@ def _predicted_boxes(facts: PredictionFacts) -> Predicted:
 _FIRST_PROBABILITY = "probability"
 
 
-def _predicted_class(facts: PredictionFacts) -> Predicted:
+def _predicted_class(facts: PredictionFacts) -> ReadPrediction:
     text = load_text(facts.folder / str(facts.document["classes"]), "utf-8", "surrogateescape")
     head, *lines = csv.reader(io.StringIO(text, newline=""))
     first = head.index(_FIRST_PROBABILITY) + 1
@@ -241,19 +241,19 @@ def _predicted_class(facts: PredictionFacts) -> Predicted:
         for line in lines
     }
 
-    def predicted(source: PredictedSource, shown: ShownSource) -> Arrays:
+    def predicted(source: PredictedSource, shown: ShownSource) -> ExampleArrays:
         label, probabilities = of_id[source.id]
         return {"predicted_label": np.array(label), "predicted_probabilities": probabilities}
 
     return predicted
 
 
-def _predicted_classes(facts: PredictionFacts) -> Predicted:
+def _predicted_classes(facts: PredictionFacts) -> ReadPrediction:
     entries = {entry["key"]: entry for entry in facts.document["masks"] if "file" in entry}
     clips = {entry["folder"]: entry for entry in facts.document["masks"] if "folder" in entry}
     folders = {(entry["key"], int(name.rpartition("/")[2])): name for name, entry in clips.items()}
 
-    def predicted(source: PredictedSource, shown: ShownSource) -> Arrays:
+    def predicted(source: PredictedSource, shown: ShownSource) -> ExampleArrays:
         key = printable(source.key)
         if shown.grid is not None:
             mask = open_mask(LocalFiles(facts.folder), entries[key]["file"], shown.grid)
@@ -271,7 +271,7 @@ def _predicted_classes(facts: PredictionFacts) -> Predicted:
     return predicted
 
 
-_PREDICTED: Mapping[str, Callable[[PredictionFacts], Predicted]] = {
+_PREDICTED: Mapping[str, Callable[[PredictionFacts], ReadPrediction]] = {
     "detection": _predicted_boxes,
     "classification": _predicted_class,
     "segmentation": _predicted_classes,

@@ -270,10 +270,10 @@ SHOWN: Mapping[str, Callable[[Sequence[Decoded], Manifest, bool], ShownSource]] 
 }
 """Function that puts the records of a source together, by kind of image."""
 
-Arrays = dict[str, NDArray[Any]]
+ExampleArrays = dict[str, NDArray[Any]]
 
 
-def _true_boxes(features: Sequence[Decoded], shown: ShownSource, manifest: Manifest) -> Arrays:
+def _true_boxes(features: Sequence[Decoded], shown: ShownSource, manifest: Manifest) -> ExampleArrays:
     """Return the objects of a picture; those of tiles are complete, each once."""
     is_tiled = keys.TILE_WHOLE in features[0]
     corner_keys = keys.OBJECT_SOURCE_CORNERS if is_tiled else keys.BOX_CORNERS
@@ -318,21 +318,21 @@ def boxes_on(shown: ShownSource, boxes: NDArray[np.float64]) -> NDArray[np.float
     return apply_to_boxes(from_source, boxes) / np.tile(np.array(shown.shape, np.float64), 2)
 
 
-def _true_class(features: Sequence[Decoded], shown: ShownSource, manifest: Manifest) -> Arrays:
+def _true_class(features: Sequence[Decoded], shown: ShownSource, manifest: Manifest) -> ExampleArrays:
     label = integer_of(features[0], keys.CLASS_LABEL)
     if label is None:
         raise CorruptFileError(f"{keys.CLASS_LABEL}: expected one class")
     return {"truth_label": np.array(label)}
 
 
-def true_classes(features: Sequence[Decoded], shown: ShownSource, manifest: Manifest) -> Arrays:
+def true_classes(features: Sequence[Decoded], shown: ShownSource, manifest: Manifest) -> ExampleArrays:
     """Return the classes of a mask, if there is one."""
     if shown.label is None:
         return {"truth_labelled": np.array(False)}
     return {"truth_label": shown.label, "truth_labelled": np.array(True)}
 
 
-TRUTH: Mapping[str, Callable[[Sequence[Decoded], ShownSource, Manifest], Arrays]] = {
+TRUTH: Mapping[str, Callable[[Sequence[Decoded], ShownSource, Manifest], ExampleArrays]] = {
     "detection": _true_boxes,
     "classification": _true_class,
     "segmentation": true_classes,

@@ -1,4 +1,4 @@
-"""Drawing of batches and contact sheets: rows with labels, boxes, masks, ids and the lines between cores' parts."""
+"""Drawing of batches and contact sheets: rows with labels, boxes, masks, names and the lines between cores' parts."""
 
 from __future__ import annotations
 
@@ -90,6 +90,7 @@ _INK, _LINE = (235, 235, 235), (255, 255, 0)
 _FILL = 0.35
 _FONT = cv2.FONT_HERSHEY_PLAIN
 _MAX_FRAMES = 3
+_MAX_NAME = 48
 
 
 def draw_batch(
@@ -228,14 +229,16 @@ def _name(class_names: Sequence[str], label: int) -> str:
     return class_names[label] if label < len(class_names) else str(label)
 
 
-def _text(value: Any) -> str:
-    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+def _name_of_file(value: Any) -> str:
+    """Return the end of a file's name, which may be long."""
+    text = value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+    return text if len(text) <= _MAX_NAME else f"...{text[3 - _MAX_NAME :]}"
 
 
 def _caption(batch: Batch, row: int, class_names: Sequence[str]) -> str:
     if not batch[VALID][row]:
         return "padding"
-    words = [_text(batch[SOURCE][row]) if SOURCE in batch else f"id {join_id(batch[ID][row])}"]
+    words = [_name_of_file(batch[SOURCE][row]) if SOURCE in batch else f"id {join_id(batch[ID][row])}"]
     if LABEL in batch and batch[LABEL].ndim == 1:
         words.append(_name(class_names, int(batch[LABEL][row])))
     if LABELS in batch:

@@ -390,6 +390,7 @@ def test_scans_are_drawn_whole_with_the_masks_that_were_written(tmp_path, fit):
     assert not (np.asarray(masks[bad].dataobj) == 1).any()
 
 
+@pytest.mark.long
 def test_masks_of_clips_are_contact_sheets_of_each_clip(tmp_path):
     clip_mask_writer.write_masked_clips(tmp_path / "source", frames=10)
     options = {"layout": "pairs", "frames": 5, "height": 48, "width": 64}
