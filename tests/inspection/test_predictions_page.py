@@ -9,6 +9,7 @@ from typing import Any
 import nibabel
 import numpy as np
 import pytest
+import tifffile
 from PIL import Image
 
 from halofeed.errors import JobError, UsageError
@@ -188,7 +189,7 @@ def test_lines_of_boxes_are_where_the_annotations_of_the_file_say(boxes, tmp_pat
     predicted(done, unchanged, tmp_path / "p")
     write_predictions_page(tmp_path / "p", done.folder, "train", count=1)
     (file,) = [path for path in (tmp_path / "p/drawn").iterdir() if path.suffix == ".jpg"]
-    pixels = np.asarray(Image.open(file)).astype(int)
+    drawn = pixels(file).astype(int)
     for label, xmin, ymin, xmax, ymax in truth[f"{file.stem[-1]}.png"]:
         color = np.array(rgb_of(int(label) - 1))
         # Both pictures are 160 x 240, and the gap between them has 6 pixels.
@@ -198,10 +199,10 @@ def test_lines_of_boxes_are_where_the_annotations_of_the_file_say(boxes, tmp_pat
                 *((row, (sum(at[1])) // 2) for row in at[0]),
                 *((sum(at[0]) // 2, c) for c in at[1]),
             ]:
-                near = pixels[row - 1 : row + 2, column - 1 : column + 2].reshape(-1, 3)
+                near = drawn[row - 1 : row + 2, column - 1 : column + 2].reshape(-1, 3)
                 # JPEG blurs colors, so a line is nearer to its color than to the gray around it.
                 assert np.abs(near - color).sum(1).min() < np.abs(color - 100).sum() / 2, (row, column)
-            middle = pixels[ymin + ymax, left + xmin + xmax]
+            middle = drawn[ymin + ymax, left + xmin + xmax]
             assert np.abs(middle - 100).max() < 12
 
 
@@ -245,18 +246,24 @@ def test_equal_predictions_give_equal_bytes_and_can_be_replaced(boxes, tmp_path)
 TILES = {"fit": "tiles", "height": 48, "width": 48, "tile_overlap": (12, 12)}
 
 
-@pytest.mark.parametrize(("scale", "orientation"), [(1.0, 1), (0.5, 1), (1.0, 6)])
-def test_pictures_of_tiles_are_drawn_whole_with_each_object_once(tmp_path, scale, orientation):
+@pytest.mark.parametrize(
+    ("scale", "orientation", "empty"),
+    [(1.0, 1, "keep"), (0.5, 1, "keep"), (1.0, 6, "keep"), (1.0, 1, "drop")],
+)
+def test_pictures_of_tiles_are_drawn_whole_with_each_object_once(tmp_path, scale, orientation, empty):
     truth = write_boxes(tmp_path / "source", PICTURES[:2])
+    table = tmp_path / "source/boxes.csv"
+    if empty == "drop":  # the first tile has no object, so that the first record is another one
+        lines = [line for line in table.read_text().splitlines() if not line.endswith(",40")]
+        table.write_text("\n".join(lines) + "\n")
+        truth = {name: boxes[1:] for name, boxes in truth.items()}
     if orientation != 1:
         for name in truth:
-            picture = Image.open(tmp_path / "source" / name)
-            picture.load()
             exif = Image.Exif()
             exif[0x0112] = orientation
-            picture.save(tmp_path / "source" / name, exif=exif)
-    table = tmp_path / "source/boxes.csv"
-    done = run_convert(table, tmp_path / "out", layout="csv", max_boxes=20, scale=scale, **TILES)
+            Image.fromarray(np.full((80, 120, 3), 100, np.uint8)).save(tmp_path / "source" / name, exif=exif)
+    options = {"layout": "csv", "max_boxes": 20, "scale": scale, "empty_tiles": empty}
+    done = run_convert(table, tmp_path / "out", **options, **TILES)
     document = predicted(done, unchanged, tmp_path / "p")
     assert document["sources"] == 2 < document["records"]
     source = write_predictions_page(tmp_path / "p", done.folder, "train").read_text("utf-8")
@@ -265,7 +272,7 @@ def test_pictures_of_tiles_are_drawn_whole_with_each_object_once(tmp_path, scale
     assert len(found) == 2 and set(files_on(Page(source))) == set(truth)
     for name, article in zip(files_on(Page(source)), found, strict=True):
         left, right = re.findall(r"<figure.*?</figure>", article, re.S)
-        assert left.count("<rect") == 2 * 3
+        assert left.count("<rect") == 2 * len(truth[name])
         assert right.count("<rect") == 2 * sum(one["file_name"] == name for one in results)
         size = re.search(r'viewBox="0 0 (\d+) (\d+)"', left)
         assert size and sorted(map(int, size.groups())) == [round(80 * scale), round(120 * scale)]
@@ -324,6 +331,11 @@ def test_names_of_files_and_classes_are_text_on_the_page(tmp_path):
     assert all(re.fullmatch(r"drawn/[\w.-]+\.jpg", str(given["href"])) for given in page.all("a"))
 
 
+def pixels(file: Path) -> np.ndarray:
+    with Image.open(file) as opened:
+        return np.asarray(opened)
+
+
 def write_masks(folder: Path) -> None:
     """Pictures of 90 x 130 with a square of class 1 and one of class 2."""
     for part in ("images", "labels"):
@@ -335,10 +347,13 @@ def write_masks(folder: Path) -> None:
         Image.fromarray(label).save(folder / f"labels/{number}.png")
 
 
-@pytest.mark.parametrize("fit", ["whole", "tiles"])
-def test_masks_of_pictures_have_the_dice_of_their_files_worst_first(tmp_path, fit):
+@pytest.mark.parametrize("fit", ["whole", "tiles", "tiles in TIFF"])
+def test_masks_of_pictures_have_the_dice_of_their_files_worst_first(tmp_path, monkeypatch, fit):
     write_masks(tmp_path / "source")
-    shape = TILES if fit == "tiles" else {"height": 90, "width": 130}
+    shape = {"height": 90, "width": 130} if fit == "whole" else TILES
+    if fit == "tiles in TIFF":
+        monkeypatch.setattr("halofeed.trainer.predict.PNG_PIXELS", 1)
+        monkeypatch.setattr("halofeed.inspection.predicted_sources._MASK_ROWS", 7)
     done = run_convert(tmp_path / "source", tmp_path / "out", layout="pairs", task="segmentation", **shape)
 
     def lost(record: Any, batch: Any, row: int) -> None:
@@ -351,8 +366,13 @@ def test_masks_of_pictures_have_the_dice_of_their_files_worst_first(tmp_path, fi
     source = write_predictions_page(tmp_path / "p", done.folder, "train").read_text("utf-8")
     expected = {}
     for entry in document["masks"]:
-        found = np.asarray(Image.open(tmp_path / "p" / entry["file"]))
-        true = np.asarray(Image.open(tmp_path / "source/labels" / Path(entry["source"]).name))
+        assert entry["file"].endswith(".tif") == (fit == "tiles in TIFF")
+        found = (
+            tifffile.imread(file)
+            if (file := tmp_path / "p" / entry["file"]).suffix == ".tif"
+            else pixels(file)
+        )
+        true = pixels(tmp_path / "source/labels" / Path(entry["source"]).name)
         dice = [
             2 * ((found == n) & (true == n)).sum() / ((found == n).sum() + (true == n).sum()) for n in (1, 2)
         ]

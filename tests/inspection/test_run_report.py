@@ -382,7 +382,7 @@ def test_examples_are_named_by_their_files_where_the_run_knows_them(tmp_path: Pa
     for number, entry in enumerate(listed["examples"]):
         entry |= {"id": 10**18 + number} | ({"source": f"<b>{number}.png"} if number else {})
     file.write_text(json.dumps(listed))
-    source, page = report(folder)
+    _, page = report(folder)
     words = page.words("examples")
     assert all(f"<b>{number}.png" in words for number in range(1, len(listed["examples"])))
     assert str(10**18) in words and str(10**18 + 1) not in words, "an id where there is no name"
