@@ -9,6 +9,7 @@ import csv
 import io
 import json
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -295,18 +296,17 @@ def _mask_file(file: Path) -> RowsAndColumns:
 
 
 def _large_mask(file: Path) -> RowsAndColumns:
-    reader = open_regions(LocalFiles(file.parent), file.name)
-    height, width = reader.facts.size
-
     def read(rows: NDArray[np.int64], columns: NDArray[np.int64]) -> NDArray[Any]:
-        rows, columns = rows.clip(0, height - 1), columns.clip(0, width - 1)
-        found = np.zeros((len(rows), len(columns)), np.uint16)
-        strips = rows // _MASK_ROWS
-        for strip in np.unique(strips).tolist():
-            wanted = np.flatnonzero(strips == strip)
-            top, bottom = int(rows[wanted].min()), int(rows[wanted].max()) + 1
-            pixels = reader.read(0, top, 0, bottom - top, width)[..., 0]
-            found[wanted] = pixels[np.ix_(rows[wanted] - top, columns)]
+        with closing(open_regions(LocalFiles(file.parent), file.name)) as reader:
+            height, width = reader.facts.size
+            rows, columns = rows.clip(0, height - 1), columns.clip(0, width - 1)
+            found = np.zeros((len(rows), len(columns)), np.uint16)
+            strips = rows // _MASK_ROWS
+            for strip in np.unique(strips).tolist():
+                wanted = np.flatnonzero(strips == strip)
+                top, bottom = int(rows[wanted].min()), int(rows[wanted].max()) + 1
+                pixels = reader.read(0, top, 0, bottom - top, width)[..., 0]
+                found[wanted] = pixels[np.ix_(rows[wanted] - top, columns)]
         return found
 
     return read
