@@ -8,12 +8,12 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 import cv2
 import numpy as np
@@ -106,6 +106,25 @@ class PredictedSource:
     records: tuple[tuple[int, int], ...]
 
 
+class _Records(Sequence[Decoded]):
+    """Records of a source, each read when it is used: all tiles of a large picture do not fit into memory."""
+
+    def __init__(self, read: Callable[[int, int], Decoded], places: Sequence[tuple[int, int]]) -> None:
+        self._read, self._places = read, places
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    @overload
+    def __getitem__(self, at: int) -> Decoded: ...
+    @overload
+    def __getitem__(self, at: slice) -> _Records: ...
+    def __getitem__(self, at: int | slice) -> Decoded | _Records:
+        if isinstance(at, slice):
+            return _Records(self._read, self._places[at])
+        return self._read(*self._places[at])
+
+
 class PredictedSplit:
     """Sources of a split with their predictions.
 
@@ -171,7 +190,7 @@ class PredictedSplit:
             SourceError: a mask cannot be read.
         """
         needs_all = with_pixels or self.facts.task not in ("detection", "classification")
-        features = [self._features(*place, needs_all=needs_all) for place in source.records]
+        features = _Records(partial(self._features, needs_all=needs_all), source.records)
         try:
             shown = SHOWN[self.manifest.kind.name](features, self.manifest, with_pixels)
         except (TypeError, ValueError, IndexError) as error:

@@ -128,12 +128,6 @@ def _picture_of_tiles(features: Sequence[Decoded], manifest: Manifest, with_pixe
     shape = tuple(max(1, round(int(side) * scale)) for side in whole.tolist())
     steps = whole / np.array(shape)
     tiles = [_PlacedTile(*_tile_place(record), steps, shape) for record in features]
-    labels = [_label(record, manifest) for record in features]
-    label: NDArray[Any] | None = None
-    if all(one is not None for one in labels):
-        label = np.zeros(shape, np.uint16)
-        for tile, of_tile in zip(tiles, labels, strict=True):
-            tile.add_classes(label, of_tile)
     is_shown = np.zeros(shape, bool)
     for tile in tiles:
         is_shown[tile.part] = True
@@ -142,7 +136,7 @@ def _picture_of_tiles(features: Sequence[Decoded], manifest: Manifest, with_pixe
     found = ShownSource(
         shape=shape,
         image=_canvas_of(features, tiles, manifest) if with_pixels else blank_image(shape),
-        label=label,
+        label=_classes_of(features, tiles, manifest),
         to_source=np.column_stack([turn * steps, of_tile_to_source[:, 2] - turn @ tiles[0].origin]),
     )
     found = _without_ignored(found, manifest)
@@ -180,9 +174,8 @@ class _PlacedTile:
             small = cv2.resize(shown, (width, height), interpolation=cv2.INTER_AREA)
             canvas[self.part] = small.reshape(height, width, -1)
 
-    def add_classes(self, canvas: NDArray[Any], label: NDArray[Any] | None) -> None:
+    def add_classes(self, canvas: NDArray[Any], label: NDArray[Any]) -> None:
         """Draw the classes [height, width] of the tile at the centers of the canvas' pixels."""
-        assert label is not None
         rows, columns = (
             np.clip(((np.arange(first, last) + 0.5) * step - start).astype(int), 0, size - 1)
             for first, last, step, start, size in zip(
@@ -190,6 +183,19 @@ class _PlacedTile:
             )
         )
         canvas[self.part] = label[np.ix_(rows, columns)]
+
+
+def _classes_of(
+    features: Sequence[Decoded], tiles: Sequence[_PlacedTile], manifest: Manifest
+) -> NDArray[Any] | None:
+    """Draw the classes of tiles; None if a tile has no label."""
+    canvas = np.zeros(tiles[0].canvas_shape, np.uint16)
+    for record, tile in zip(features, tiles, strict=True):
+        label = _label(record, manifest)
+        if label is None:
+            return None
+        tile.add_classes(canvas, label)
+    return canvas
 
 
 def _canvas_of(features: Sequence[Decoded], tiles: Sequence[_PlacedTile], manifest: Manifest) -> NDArray[Any]:
