@@ -595,11 +595,31 @@ def _config_of(parsed: argparse.Namespace) -> tuple[TrainConfig, str]:
     from halofeed.schemas.manifest import read_manifest
     from halofeed.trainer.config import TrainConfig, configure, default_config
 
-    name = parsed.config or default_config(read_manifest(parsed.path))
     given = {
         field: value for field, value in vars(parsed).items() if field in TrainConfig.__dataclass_fields__
     }
+    if given.get("init") and not parsed.config:
+        config, name = _config_of_init(parsed)
+        return configure(config, parsed.settings, **given), name
+    name = parsed.config or default_config(read_manifest(parsed.path))
     return configure(name, parsed.settings, **given), Path(name).stem
+
+
+def _config_of_init(parsed: argparse.Namespace) -> tuple[TrainConfig, str]:
+    """Return the config of the run that --init names, and a name for the run that starts from it."""
+    from halofeed.schemas.file_layout import RUN_FILE
+    from halofeed.schemas.manifest import read_manifest
+    from halofeed.trainer.config import config_of_run, run_and_checkpoint
+
+    origin, _ = run_and_checkpoint(parsed.init)
+    name = f"from-{origin.absolute().name}"
+    out = Path(parsed.out or Path("runs") / f"{read_manifest(parsed.path).name}-{name}")
+    # The same command resumes a run also when the one that it started from was deleted.
+    resumes = not origin.exists() and (out / RUN_FILE).is_file()
+    source = out if resumes else origin
+    config = config_of_run(source)
+    print_status(f"--init without --config: the options are those of {source}")
+    return config, name
 
 
 def _start_jax(virtual_devices: int | None, cores_per_replica: int) -> None:
