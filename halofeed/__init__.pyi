@@ -1179,7 +1179,9 @@ def predict(
     merge: str = 'shared',
     merge_overlap: str = 'iou',
     merge_threshold: float | None = None,
-    min_score: float = 0.0,
+    min_score: float | None = None,
+    draw: bool = False,
+    draw_count: int = 50,
     geojson: bool = False,
     source: StrPath | None = None,
     no_windows: bool = False,
@@ -1205,7 +1207,11 @@ def predict(
             nms: keep the box with the highest score; nmm, greedy-nmm: the union of overlapping boxes, as SAHI; none.
         merge_overlap: of nms, nmm and greedy-nmm: iou, or ios, the intersection over the smaller box.
         merge_threshold: smallest overlap of two boxes of one object (default: 0.3 for shared, 0.5 for the others).
-        min_score: leave out boxes with a lower score (default: 0).
+        min_score: leave out boxes with a lower score; 0 keeps all, for COCO metrics of detections.json (default:
+            0.05, and 0.3 for what draw shows).
+        draw: also draw boxes, classes or masks: pictures in OUT/drawn, and one page, OUT/predictions.html, the worst
+            first where labels exist.
+        draw_count: most pictures, scans or clips that draw shows.
         geojson: also write a GeoJSON file for each picture of tiles: boxes or outlines of classes, on the map if the
             source is georeferenced.
         source: new pictures, scans or clips instead of a data set.

@@ -524,7 +524,7 @@ _COMMANDS: dict[str, Command] = {
         run=_report,
     ),
     "show": Command(
-        summary="draw a batch as a model gets it: augmented, with boxes, masks, ids and the borders between cores",
+        summary="draw a batch as a model gets it: augmented, with boxes, masks, names and the borders between cores",
         example="""\
         examples:
           halofeed show data/cards/1.0.0                                     # the first batch, into batch.png

@@ -85,9 +85,22 @@ def _add_predict(parser: CommandParser) -> None:
     parser.add_argument(
         "--min-score",
         type=float,
-        default=0.0,
         metavar="SCORE",
-        help="leave out boxes with a lower score (default: 0)",
+        help="leave out boxes with a lower score; 0 keeps all, for COCO metrics of detections.json (default: 0.05, and "
+        "0.3 for what --draw shows)",
+    )
+    parser.add_argument(
+        "--draw",
+        action="store_true",
+        help="also draw boxes, classes or masks: pictures in OUT/drawn, and one page, OUT/predictions.html, the worst "
+        "first where labels exist",
+    )
+    parser.add_argument(
+        "--draw-count",
+        type=int,
+        default=50,
+        metavar="N",
+        help="most pictures, scans or clips that --draw shows (default: 50)",
     )
     parser.add_argument(
         "--geojson",
@@ -357,9 +370,17 @@ def run_predict(parsed: argparse.Namespace, _: list[str]) -> int:
 
 def _predict(parsed: argparse.Namespace, run: Run) -> int:
     from halofeed.trainer.loaded_run import choose_split
-    from halofeed.trainer.predict import SOURCE_NOUNS, PredictionOptions, predict
+    from halofeed.trainer.predict import SOURCE_NOUNS, WRITTEN_SCORE, PredictionOptions, predict
 
-    options = PredictionOptions(rule=_merge_rule(parsed), min_score=parsed.min_score, geojson=parsed.geojson)
+    if parsed.draw_count < 1:
+        raise UsageError(f"--draw-count {parsed.draw_count}: expected a whole number of at least 1")
+    options = PredictionOptions(
+        rule=_merge_rule(parsed),
+        min_score=WRITTEN_SCORE if parsed.min_score is None else parsed.min_score,
+        geojson=parsed.geojson,
+        source=parsed.source,
+    )
+    page: Path | None = None
     with contextlib.ExitStack() as stack:
         if parsed.source is not None:
             if parsed.data is not None or parsed.split:
@@ -376,10 +397,29 @@ def _predict(parsed: argparse.Namespace, run: Run) -> int:
         done = predict(
             run, data, split, parsed.out, which=parsed.checkpoint, overwrite=parsed.overwrite, options=options
         )
+        # One process writes. The records of new files are deleted at the end of this block.
+        if done and parsed.draw:
+            page = _draw_predictions(parsed, data, split)
     if done:
         count = plural(done["sources"], SOURCE_NOUNS[done["kind"]])
         print(f"{count} predicted by step {done['checkpoint']} into {parsed.out}")
+    if done.get("boxes_left_out"):
+        written, left_out = (plural(done[name], "box", "boxes") for name in ("boxes", "boxes_left_out"))
+        print(
+            f"{written} written, {left_out} with a score below {done['min_score']:g} left out, the highest with "
+            f"{done['highest_score_left_out']:.4f} (--min-score 0 keeps all)"
+        )
+    if page is not None:
+        print(f"page: {page}")
     return 0
+
+
+def _draw_predictions(parsed: argparse.Namespace, data: str, split: str) -> Path:
+    from halofeed.inspection.html.predictions_page import write_predictions_page
+    from halofeed.inspection.html.run_gallery import MIN_SCORE
+
+    shown = MIN_SCORE if parsed.min_score is None else parsed.min_score
+    return write_predictions_page(parsed.out, data, split, count=parsed.draw_count, min_score=shown)
 
 
 def _merge_rule(parsed: argparse.Namespace) -> MergeRule:

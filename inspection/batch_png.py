@@ -53,7 +53,7 @@ def write_batch(
     if file.suffix.lower() != ".png":
         raise UsageError(f"{file}: a batch is written as PNG; name a .png file")
     manifest = open_store(folder).manifest()
-    drawn_fields = [field.name for field in manifest.fields if field.name in ("masks", "corners")]
+    drawn_fields = [field.name for field in manifest.fields if field.name in ("masks", "corners", "source")]
     on_device = build_augmentations(batches.device_augment, AUGMENTATIONS, "device_augment")
     loader = Loader(
         folder,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,6 +29,7 @@ NOT_FINITE = {"NaN": "–", "Infinity": "∞", "-Infinity": "−∞"}
 """Numbers that JSON cannot express: text in the log, and text in the report."""
 _LINE = "a JSON object with a step"
 _MAX_LINE_VALUES = 1_000_000
+_LONGEST_NAME = 4096
 _NOT_LOSS_PARTS = frozenset(
     {"step", "loss", "learning_rate", "gradient_norm", "images_per_second", "waiting_share"}
 )
@@ -44,16 +46,69 @@ class Evaluation:
 
 @dataclass(frozen=True, kw_only=True)
 class ExampleEntry:
-    """One entry of examples.json: the file of its arrays, its score, and the reason why it was kept."""
+    """One entry of examples.json: the file of its arrays, its score, and the reason why it was kept.
+
+    `source` is the name of the source file; "" in runs of early versions.
+    """
 
     file: Path
     id: int
     score: float | None
     reason: str
+    source: str = ""
+
+    @property
+    def name(self) -> str:
+        """Return the name of the source file, or the id if it is not known."""
+        return self.source or str(self.id)
+
+
+class LabelFacts(ABC):
+    """Names and colors of the classes of a task, for its reports."""
+
+    @property
+    @abstractmethod
+    def task(self) -> str:
+        """Return the task of the data set."""
+
+    @property
+    @abstractmethod
+    def kind(self) -> str:
+        """Return the kind of the images, a key of `halofeed.schemas.kinds.KINDS`."""
+
+    @property
+    @abstractmethod
+    def labels(self) -> dict[int, str]:
+        """Return the class names by id."""
+
+    @property
+    def task_words(self) -> TaskWords:
+        """Return the words for the task; plain ones for a task of the user's own."""
+        return TASK_WORDS.get(self.task, TaskWords())
+
+    @property
+    def ranks(self) -> dict[int, int]:
+        """Return the color number of each class; the background has none."""
+        shown = sorted(label for label in self.labels if label or not self.task_words.has_background)
+        return {label: rank for rank, label in enumerate(shown)}
+
+    def rank(self, label: int) -> int:
+        """Return the color number of a class; 0 if it is unknown."""
+        return self.ranks.get(label, 0)
+
+    @property
+    def class_names(self) -> list[str]:
+        """Return the name of each class in order of ids; `class 2` for an id without a name."""
+        first = task_named(self.task).first_label_id
+        return [self.label_name(label) for label in range(first, max(self.labels, default=first - 1) + 1)]
+
+    def label_name(self, label: int) -> str:
+        """Return the name of a class."""
+        return self.labels.get(label, f"class {label}")
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunFacts:
+class RunFacts(LabelFacts):
     """Facts about a training run, for its report.
 
     Args:
@@ -84,11 +139,6 @@ class RunFacts:
     def task(self) -> str:
         """Return the task of the data set."""
         return str(self.document["facts"]["task"])
-
-    @property
-    def task_words(self) -> TaskWords:
-        """Return the words for the task; plain ones for a task of the user's own."""
-        return TASK_WORDS.get(self.task, TaskWords())
 
     @property
     def labels(self) -> dict[int, str]:
@@ -130,26 +180,6 @@ class RunFacts:
             for name in names
             if len(names) > 1 or not np.allclose(self.log[name], loss, rtol=1e-6, equal_nan=True)
         ]
-
-    @property
-    def ranks(self) -> dict[int, int]:
-        """Return the color number of each class; the background has none."""
-        shown = sorted(label for label in self.labels if label or not self.task_words.has_background)
-        return {label: rank for rank, label in enumerate(shown)}
-
-    def rank(self, label: int) -> int:
-        """Return the color number of a class; 0 if it is unknown."""
-        return self.ranks.get(label, 0)
-
-    @property
-    def class_names(self) -> list[str]:
-        """Return the name of each class in order of ids; `class 2` for an id without a name."""
-        first = task_named(self.task).first_label_id
-        return [self.label_name(label) for label in range(first, max(self.labels, default=first - 1) + 1)]
-
-    def label_name(self, label: int) -> str:
-        """Return the name of a class."""
-        return self.labels.get(label, f"class {label}")
 
     def column(self, name: str) -> NDArray[np.float64]:
         """Return a column of the log, float64 [lines]; all NaN if it is missing."""
@@ -331,6 +361,7 @@ def _examples(folder: Path) -> tuple[tuple[ExampleEntry, ...], tuple[int, str] |
                 id=int(entry.get("id", -1)),
                 score=finite_or_none(entry.get("score")),
                 reason=str(entry.get("reason", "")),
+                source=str(entry.get("source", ""))[:_LONGEST_NAME],
             )
             for entry in document["examples"]
         )

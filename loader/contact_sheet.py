@@ -1,4 +1,4 @@
-"""Drawing of batches and contact sheets: rows with labels, boxes, masks, ids and the lines between cores' parts."""
+"""Drawing of batches and contact sheets: rows with labels, boxes, masks, names and the lines between cores' parts."""
 
 from __future__ import annotations
 
@@ -83,12 +83,14 @@ def class_contact_sheet(label: NDArray[Number]) -> NDArray[Number]:
 
 Canvas = NDArray[np.uint8]
 """A picture [height, width, channel] in red, green, blue."""
+SOURCE = "source"
 _MARGIN = 6
 _BACKGROUND = 24
 _INK, _LINE = (235, 235, 235), (255, 255, 0)
 _FILL = 0.35
 _FONT = cv2.FONT_HERSHEY_PLAIN
 _MAX_FRAMES = 3
+_MAX_NAME = 48
 
 
 def draw_batch(
@@ -120,14 +122,15 @@ def draw_batch(
     batch = with_colors(batch, IMAGE)
     cells = [_cell(batch, row, kind, class_names, split, side) for row in range(len(batch[IMAGE]))]
     height, width = (max(cell.shape[axis] for cell in cells) for axis in (0, 1))
-    padded = np.stack([_blank(height, width)] * len(cells))
+    padded = np.stack([blank_canvas(height, width)] * len(cells))
     for target, cell in zip(padded, cells, strict=True):
         target[: cell.shape[0], : cell.shape[1]] = cell
     sheet = contact_sheet(padded, gap=_MARGIN, background=_BACKGROUND)
     return np.pad(sheet, ((_MARGIN, _MARGIN), (_MARGIN, _MARGIN), (0, 0)), constant_values=_BACKGROUND)
 
 
-def _blank(height: int, width: int) -> Canvas:
+def blank_canvas(height: int, width: int) -> Canvas:
+    """Return a canvas in the color of the background."""
     return np.full((height, width, 3), _BACKGROUND, np.uint8)
 
 
@@ -145,7 +148,7 @@ def _cell(
         panes.append(_pane(image[where], None if label is None else label[where], pane_parts, side))
     if BOXES in batch:
         _draw_objects(panes[0], batch, row, class_names)
-    return _add_caption(_join_panes(panes), _caption(batch, row, class_names))
+    return add_caption(join_panes(panes), _caption(batch, row, class_names))
 
 
 def _label_of(batch: Batch, row: int) -> NDArray[Any] | None:
@@ -219,17 +222,23 @@ def _draw_objects(pane: Canvas, batch: Batch, row: int, class_names: Sequence[st
             cv2.polylines(pane, [outline], isClosed=True, color=color, thickness=1)
         else:
             cv2.rectangle(pane, (int(xmin), int(ymin)), (int(xmax) - 1, int(ymax) - 1), color, 1)
-        _write(pane, _name(class_names, label), (int(xmin) + 2, max(10, int(ymin) - 2)), color)
+        write_text(pane, _name(class_names, label), (int(xmin) + 2, max(10, int(ymin) - 2)), color)
 
 
 def _name(class_names: Sequence[str], label: int) -> str:
     return class_names[label] if label < len(class_names) else str(label)
 
 
+def _name_of_file(value: Any) -> str:
+    """Return the end of a file's name, which may be long."""
+    text = value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+    return text if len(text) <= _MAX_NAME else f"...{text[3 - _MAX_NAME :]}"
+
+
 def _caption(batch: Batch, row: int, class_names: Sequence[str]) -> str:
     if not batch[VALID][row]:
         return "padding"
-    words = [f"id {join_id(batch[ID][row])}"]
+    words = [_name_of_file(batch[SOURCE][row]) if SOURCE in batch else f"id {join_id(batch[ID][row])}"]
     if LABEL in batch and batch[LABEL].ndim == 1:
         words.append(_name(class_names, int(batch[LABEL][row])))
     if LABELS in batch:
@@ -241,10 +250,10 @@ def _caption(batch: Batch, row: int, class_names: Sequence[str]) -> str:
     return ", ".join(words)
 
 
-def _join_panes(panes: Sequence[Canvas]) -> Canvas:
+def join_panes(panes: Sequence[Canvas]) -> Canvas:
     """Place panes side by side."""
     height = max(len(pane) for pane in panes)
-    row = _blank(height, sum(pane.shape[1] for pane in panes) + _MARGIN * (len(panes) - 1))
+    row = blank_canvas(height, sum(pane.shape[1] for pane in panes) + _MARGIN * (len(panes) - 1))
     left = 0
     for pane in panes:
         row[: len(pane), left : left + pane.shape[1]] = pane
@@ -252,16 +261,17 @@ def _join_panes(panes: Sequence[Canvas]) -> Canvas:
     return row
 
 
-def _add_caption(cell: Canvas, text: str) -> Canvas:
+def add_caption(cell: Canvas, text: str) -> Canvas:
+    """Add a line of text below a picture, which becomes wider for a longer text."""
     (wide, high), below = cv2.getTextSize(text, _FONT, 1, 1)
     height, width = cell.shape[:2]
-    added = _blank(height + high + below + 4, max(width, wide + 4))
+    added = blank_canvas(height + high + below + 4, max(width, wide + 4))
     added[:height, :width] = cell
-    _write(added, text, (2, height + high + 2), _INK)
+    write_text(added, text, (2, height + high + 2), _INK)
     return added
 
 
-def _write(canvas: Canvas, text: str, at: tuple[int, int], color: tuple[int, int, int]) -> None:
+def write_text(canvas: Canvas, text: str, at: tuple[int, int], color: tuple[int, int, int]) -> None:
     """Draw text on the background color; characters that OpenCV does not have become question marks."""
     text = text.encode("ascii", "replace").decode()
     (width, height), below = cv2.getTextSize(text, _FONT, 1, 1)

@@ -119,3 +119,12 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     """
     near = nearest_name(name, known)
     return "" if near is None else f"did you mean {near}? "
+
+
+def printable(text: str) -> str:
+    """Return text that can be written as UTF-8; undecodable bytes of a file name become \\xNN.
+
+    >>> printable("a" + chr(0xDCFF))
+    'a\\\\xff'
+    """
+    return text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")

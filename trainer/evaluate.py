@@ -12,12 +12,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from halofeed.loader import Loader
 from halofeed.loader.batch import PADDING_ID, join_id
+from halofeed.loader.decode import read_text
 from halofeed.loader.prefetcher import Prefetcher
 from halofeed.schemas.bounded_json import with_json_checksum
 from halofeed.schemas.partition import Partition
 from halofeed.storage.atomic_files import temporary_folder
 from halofeed.system.console import status_with_time
+from halofeed.system.wording import printable
 from halofeed.trainer.data import EvaluationSource
 from halofeed.trainer.distributed import is_chief
 from halofeed.trainer.record_metadata import SplitMetadata
@@ -192,6 +195,7 @@ class ExampleCollector:
                 listed.append(
                     {
                         "file": name,
+                        **_source_name(source, entry.arrays),
                         "id": int(join_id(entry.arrays["truth_id"]))
                         if "truth_id" in entry.arrays
                         else PADDING_ID,
@@ -201,6 +205,15 @@ class ExampleCollector:
                 )
             document = {"step": step, "split": split, "examples": listed}
             write_json(temporary / "examples.json", with_json_checksum(document))
+
+
+def _source_name(source: EvaluationSource, arrays: Mapping[str, Any]) -> dict[str, str]:
+    """Return the name of an example's file as a member of examples.json; nothing for other sources than a loader."""
+    if not isinstance(source, Loader) or "truth_id" not in arrays:
+        return {}
+    record = source.stored(source.find(int(join_id(arrays["truth_id"]))))
+    field = source.manifest.field("source")
+    return {"source": printable(read_text(field, record.features(frozenset(field.keys)), record))}
 
 
 def _row_arrays(batch: Predicted, row: int) -> dict[str, Any]:

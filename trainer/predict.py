@@ -1,12 +1,13 @@
 """Prediction of a split by a trained model, written on the grid of the source files.
 
-OUT/predictions.json    run, data set and list of files
+OUT/predictions.json    run, data set (or the path of new files) and list of files
 OUT/detections.json     detection: COCO results in pixels of the source, with categories.json
 OUT/KEY.nii.gz, .png    segmentation: class indices on the grid of the source scan or picture
 OUT/KEY.tif             the same for a picture of tiles with more than 89 million pixels
 OUT/KEY/0/0000.png      segmentation of clips: a picture per clip and frame of a source
 OUT/KEY.geojson         on request, boxes or outlines of classes of each picture of tiles, on the map
 OUT/classes.csv         classification: the most probable class, and the probability of each
+OUT/predictions.html    on request, a page of pictures, which are in OUT/drawn too (halofeed.inspection)
 OUT/.halofeed           list of the files that halofeed wrote (halofeed.storage.owned_files)
 """
 
@@ -36,7 +37,7 @@ from halofeed.storage.result_folder import ResultFolder
 from halofeed.storage.temporary_arrays import temporary_array
 from halofeed.system.console import StatusLine
 from halofeed.system.errors import JobError, UsageError
-from halofeed.system.wording import plural
+from halofeed.system.wording import plural, printable
 from halofeed.trainer.detection.merge_tiles import MergeRule
 from halofeed.trainer.geojson_predictions import PredictedLabels, PredictedObjects, write_geojson
 from halofeed.trainer.loaded_run import LoadedRun
@@ -69,6 +70,9 @@ SOURCE_NOUNS = {"picture": "picture", "volume": "scan", "clip": "clip"}
 DETECTIONS, IMAGES, CATEGORIES = "detections.json", "images.json", "categories.json"
 CLASSES = "classes.csv"
 _PROBABILITY_DECIMALS = 6
+WRITTEN_SCORE = 0.05
+"""Smallest score of a box that is written, as Detectron2's `SCORE_THRESH_TEST` and torchvision's `box_score_thresh`.
+A detector answers with up to 100 boxes per picture, and most of their scores are near 0.003."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,13 +81,16 @@ class PredictionOptions:
 
     Args:
         rule: rule by which boxes of different tiles of a picture are merged.
-        min_score: smallest score of a box that is written.
+        min_score: smallest score of a box that is written; 0 writes all boxes, as a COCO evaluation needs them.
         geojson: also write `KEY.geojson` for each picture: boxes, or outlines of classes.
+        source: path of the new files from which the data set was converted for this prediction only; predictions.json
+            then names it in place of the data set, which will be deleted.
     """
 
     rule: MergeRule = field(default_factory=MergeRule)
-    min_score: float = 0.0
+    min_score: float = WRITTEN_SCORE
     geojson: bool = False
+    source: str | None = None
 
     def __post_init__(self) -> None:
         if not 0 <= self.min_score <= 1:
@@ -182,8 +189,8 @@ def predict_batches(
         UsageError: the folder holds other files, or a record is not in the split.
         JobError: a record of the split was not predicted, or predicted twice.
     """
-    metadata = SplitMetadata(data, split)
-    open_writer = writer_of(facts.task, metadata, options or PredictionOptions())
+    metadata, options = SplitMetadata(data, split), options or PredictionOptions()
+    open_writer = writer_of(facts.task, metadata, options)
     with (
         _result_folder(Path(folder), overwrite).replaced() as temporary,
         open_writer(temporary, metadata, facts.labels) as writer,
@@ -205,10 +212,7 @@ def predict_batches(
         document = {
             "format": PREDICTIONS_FORMAT,
             **(description or {}),
-            "data": str(data),
-            "data_name": metadata.manifest.name,
-            "data_version": metadata.manifest.version,
-            "split": split,
+            **_origin(data, metadata, options),
             "task": facts.task,
             "labels": label_entries(facts.labels),
             "records": len(predicted_ids),
@@ -219,6 +223,14 @@ def predict_batches(
         }
         write_json(temporary / PREDICTIONS, document)
     return document
+
+
+def _origin(data: str | Path, metadata: SplitMetadata, options: PredictionOptions) -> dict[str, str]:
+    """Return the members of predictions.json that say what was predicted."""
+    if options.source is not None:
+        return {"source": options.source}
+    named = {"data_name": metadata.manifest.name, "data_version": metadata.manifest.version}
+    return {"data": str(data), **named, "split": metadata.split}
 
 
 def _result_folder(folder: Path, overwrite: bool) -> ResultFolder:
@@ -282,6 +294,7 @@ class DetectionWriter(PredictionWriter):
         super().__init__(folder, metadata, labels)
         self._options = options or PredictionOptions()
         self._size = metadata.manifest.field("image").shape[:2]
+        self._left_out, self._highest_left_out = 0, 0.0
         atomic_write(folder / CATEGORIES, (json.dumps(label_entries(labels), indent=1) + "\n").encode())
         self._boxes, self._images = (
             _JsonList(self.enter_context(open_path(folder / name, "x", encoding="utf-8")))
@@ -303,18 +316,25 @@ class DetectionWriter(PredictionWriter):
     def _write(
         self, picture_id: int, source: str, size: tuple[int, int], entries: Iterable[dict[str, Any]]
     ) -> None:
-        """Write the entry of a picture, and those of its boxes that have the score."""
+        """Write the entry of a picture, and those of its boxes that have the score, each with the picture's file."""
         self._images.add({"id": picture_id, "file_name": source, "height": size[0], "width": size[1]})
         for entry in entries:
             if entry["score"] >= self._options.min_score:
-                self._boxes.add(entry)
+                # COCO's results need the id; readers ignore further members (pycocotools' loadRes).
+                self._boxes.add({**entry, "file_name": source})
+            else:
+                self._left_out += 1
+                self._highest_left_out = max(self._highest_left_out, entry["score"])
 
     def finish(self) -> dict[str, Any]:
         """Close the JSON lists."""
         self._boxes.end()
         self._images.end()
         files = {"detections": DETECTIONS, "images": IMAGES, "categories": CATEGORIES}
-        return {**files, "boxes": self._boxes.count}
+        counts: dict[str, Any] = {"boxes": self._boxes.count, "boxes_left_out": self._left_out}
+        if self._left_out:
+            counts["highest_score_left_out"] = self._highest_left_out
+        return {**files, **counts, "min_score": self._options.min_score}
 
 
 class WholeDetectionWriter(DetectionWriter):
@@ -351,7 +371,9 @@ class WholeDetectionWriter(DetectionWriter):
         return True
 
     def finish(self) -> dict[str, Any]:
-        """Close the JSON lists, and state how boxes were merged."""
+        """Close the JSON lists, and state how boxes were merged; `boxes_left_out` counts boxes of tiles."""
+        self._left_out += self._collector.left_out
+        self._highest_left_out = max(self._highest_left_out, self._collector.highest_left_out)
         rule = self._options.rule
         merge = {"method": rule.method, "overlap": rule.overlap, "threshold": rule.limit}
         return {**super().finish(), "merge": merge, **_listed(self._geojson)}
@@ -383,7 +405,7 @@ def _listed(files: _GeojsonFiles | None) -> dict[str, Any]:
 
 
 class ClassificationWriter(PredictionWriter):
-    """Writer of `classes.csv`: id, key, most probable class, its probability, and the probability of every class."""
+    """Writer of `classes.csv`: id, key, file, most probable class, its probability, and that of every class."""
 
     def __init__(self, folder: Path, metadata: SplitMetadata, labels: Mapping[int, str]) -> None:
         super().__init__(folder, metadata, labels)
@@ -393,16 +415,19 @@ class ClassificationWriter(PredictionWriter):
             open_path(file, "x", newline="", encoding="utf-8", errors="surrogateescape")
         )
         self._writer = csv.writer(stream)
-        self._writer.writerow(["id", "key", "class", "probability", *(f"p({name})" for name in self._names)])
+        self._writer.writerow(
+            ["id", "key", "source", "class", "probability", *(f"p({name})" for name in self._names)]
+        )
 
     def add(self, record: RecordMetadata, row: PredictionRow) -> bool:
         """Write one line."""
-        self._write(record.id, record.key, int(row["label"]), row["probabilities"])
+        self._write(record, int(row["label"]), row["probabilities"])
         return True
 
-    def _write(self, picture_id: int, key: str, label: int, probabilities: NDArray[Any]) -> None:
+    def _write(self, source: RecordMetadata | TiledSource, label: int, probabilities: NDArray[Any]) -> None:
         rounded = [round(value, _PROBABILITY_DECIMALS) for value in probabilities.astype(float).tolist()]
-        self._writer.writerow([picture_id, key, self._names[label], rounded[label], *rounded])
+        names = source.id, source.key, source.source
+        self._writer.writerow([*names, self._names[label], rounded[label], *rounded])
 
     def finish(self) -> dict[str, Any]:
         """Return the name of the file."""
@@ -423,7 +448,7 @@ class WholeClassWriter(ClassificationWriter):
         if done is None:
             return False
         picture, mean = done
-        self._write(picture.id, picture.key, int(mean.argmax()), mean)
+        self._write(picture, int(mean.argmax()), mean)
         return True
 
 
@@ -602,15 +627,6 @@ def writer_of(task: str, metadata: SplitMetadata, options: PredictionOptions) ->
     if is_tiled:
         return partial(WholeMaskWriter, options=options)
     return MASK_WRITERS[metadata.manifest.kind.name]
-
-
-def printable(text: str) -> str:
-    """Return text that can be written as UTF-8; undecodable bytes of a file name become \\xNN.
-
-    >>> printable("a" + chr(0xDCFF))
-    'a\\\\xff'
-    """
-    return text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
 
 def file_names(keys: Mapping[str, int], extension: str) -> dict[str, str]:

@@ -86,6 +86,10 @@ class BoxCollector:
         rule: rule by which boxes of different tiles are merged.
         min_score: smallest score of a detection that is kept.
         pictures: pictures of the split by key.
+
+    Attributes:
+        left_out: number of detections of tiles with a lower score, so far.
+        highest_left_out: highest score of these.
     """
 
     def __init__(
@@ -98,6 +102,7 @@ class BoxCollector:
         self.pictures, self._rule, self._min_score = pictures, rule, min_score
         self._size = metadata.manifest.field("image").shape[:2]
         self._open: dict[str, _OpenPicture] = {}
+        self.left_out, self.highest_left_out = 0, 0.0
 
     def add(
         self,
@@ -152,7 +157,11 @@ class BoxCollector:
             tiles=np.full(count, tile),
         )
         # Boxes in the padding have no area on the source.
-        kept = np.all(boxes[:, :2] < boxes[:, 2:], axis=1) & (found.scores >= self._min_score)
+        has_area = np.all(boxes[:, :2] < boxes[:, 2:], axis=1)
+        kept = has_area & (found.scores >= self._min_score)
+        left_out = found.scores[has_area & ~kept]
+        self.left_out += len(left_out)
+        self.highest_left_out = max(self.highest_left_out, float(left_out.max(initial=0)))
         return found.take(kept)
 
 

@@ -23,7 +23,7 @@ from halofeed.inspection.planes import (
     find_worst_planes,
 )
 from halofeed.inspection.record_words import KIND_WORDS
-from halofeed.inspection.run_facts import ExampleEntry, RunFacts
+from halofeed.inspection.run_facts import ExampleEntry, LabelFacts, RunFacts
 from halofeed.inspection.stored_records import CANONICAL, DIRECTIONS, count_classes
 from halofeed.inspection.thumbnails import (
     PlacedBox,
@@ -87,7 +87,7 @@ class BoxMatches:
 
     Args:
         shown: number of predictions to draw, those with the highest scores.
-        weak: whether all scores are below `MIN_SCORE`.
+        weak: whether all scores are below the smallest score to draw.
         found: whether a drawn prediction of the same class matches a true box, bool [truth].
         right: whether a drawn prediction matches a true box, bool [shown].
     """
@@ -108,6 +108,8 @@ class RunExample:
         arrays: arrays of the truth (`truth_...`) and of the prediction (`predicted_...`), by name.
         spacing_mm: distance of voxels along depth, height, width; None if unknown.
         recipe: options of the conversion of its data set.
+        is_labelled: whether there is a truth.
+        min_score: predictions with a lower score are not drawn, unless all are below.
     """
 
     entry: ExampleEntry
@@ -115,6 +117,8 @@ class RunExample:
     arrays: Mapping[str, NDArray[Any]]
     spacing_mm: tuple[float, ...] | None
     recipe: Mapping[str, Any]
+    is_labelled: bool = True
+    min_score: float = MIN_SCORE
 
     @cached_property
     def display(self) -> Display:
@@ -177,12 +181,19 @@ class RunExample:
         )
 
 
-def match_predictions(truth: ExampleBoxes, predicted: ExampleBoxes) -> BoxMatches:
+_NO_BOXES = ExampleBoxes(
+    corners=np.zeros((0, 4)), classes=np.zeros(0, np.int64), scores=np.zeros(0), crowd=np.zeros(0, bool)
+)
+
+
+def match_predictions(
+    truth: ExampleBoxes, predicted: ExampleBoxes, min_score: float = MIN_SCORE
+) -> BoxMatches:
     """Match the drawn predictions, by descending score, each to the unmatched box of its class with the most overlap.
 
     A match needs an overlap of `MIN_OVERLAP`. Any number of predictions may match a crowd box.
     """
-    sure = int((predicted.scores >= MIN_SCORE).sum())
+    sure = int((predicted.scores >= min_score).sum())
     weak = sure == 0
     shown = min(_WEAK_SHOWN, len(predicted.scores)) if weak else sure
     found, right = np.zeros(len(truth.classes), bool), np.zeros(shown, bool)
@@ -303,7 +314,7 @@ class TaskView:
         pictures: number of pictures of each example (of each plane, for volumes).
     """
 
-    draw: Callable[[RunFacts, RunExample, int], DrawnExample]
+    draw: Callable[[LabelFacts, RunExample, int], DrawnExample]
     pictures: int = 2
 
 
@@ -311,7 +322,7 @@ def examples(facts: RunFacts) -> dict[str, Any]:
     """Show the examples of the last evaluation."""
     if not facts.examples or facts.examples_of is None:
         return {"shown": None}
-    view = TASK_VIEWS.get(facts.task, _UNKNOWN)
+    view = TASK_VIEWS.get(facts.task, UNKNOWN_VIEW)
     kind = KIND_WORDS[facts.kind]
     each = view.pictures * (len(DIRECTIONS) if kind.in_planes else 1)
     ordered = sorted(facts.examples, key=lambda entry: entry.reason != "worst")
@@ -333,9 +344,10 @@ def examples(facts: RunFacts) -> dict[str, Any]:
     }
 
 
-def _detection(facts: RunFacts, example: RunExample, side: int) -> DrawnExample:
-    truth, predicted = example.true_boxes(), example.predicted_boxes()
-    matches = match_predictions(truth, predicted)
+def _detection(facts: LabelFacts, example: RunExample, side: int) -> DrawnExample:
+    truth = example.true_boxes() if example.is_labelled else _NO_BOXES
+    predicted = example.predicted_boxes()
+    matches = match_predictions(truth, predicted, example.min_score)
     picture = _flat_picture(facts, example, side)
     names = [
         f"{facts.label_name(label)} (crowd)" if crowd else facts.label_name(label)
@@ -350,7 +362,7 @@ def _detection(facts: RunFacts, example: RunExample, side: int) -> DrawnExample:
     hidden = len(predicted.scores) - matches.shown
     left_out = f" ({hidden:,} with lower scores not shown)" if hidden else ""
     counted = ", ".join(f"{names.count(name)} {name}" for name in dict.fromkeys(names)) or "none"
-    alt = f"Example {example.entry.id} with"
+    alt = f"Example {example.entry.name} with"
     left = ExamplePicture(
         **picture,
         alt=f"{alt} its annotated boxes: {counted}",
@@ -361,12 +373,18 @@ def _detection(facts: RunFacts, example: RunExample, side: int) -> DrawnExample:
         **picture,
         alt=f"{alt} the predicted boxes: {', '.join(scored) or 'none'}",
         caption=f"predicted, {plural(matches.shown, 'box', 'boxes')}{left_out}",
-        boxes=_placed_boxes(facts, predicted, scored, picture["size"], ~matches.right),
+        # Without a truth no box is wrong, and dashes mean wrong boxes.
+        boxes=_placed_boxes(
+            facts, predicted, scored, picture["size"], ~matches.right & np.bool_(example.is_labelled)
+        ),
     )
-    return DrawnExample(rows=[("", (left, right))], remarks=_box_remarks(truth, matches))
+    if not example.is_labelled:
+        remarks = [f"all scores are below {example.min_score:g}"] if matches.weak and scored else []
+        return DrawnExample(rows=[("", (right,))], kind="pair alone", remarks=remarks)
+    return DrawnExample(rows=[("", (left, right))], remarks=_box_remarks(truth, matches, example.min_score))
 
 
-def _box_remarks(truth: ExampleBoxes, matches: BoxMatches) -> list[str]:
+def _box_remarks(truth: ExampleBoxes, matches: BoxMatches, min_score: float) -> list[str]:
     """Return remarks on the boxes found, the boxes too many and the scores."""
     single = ~truth.crowd
     count, found = int(single.sum()), int((single & matches.found).sum())
@@ -375,12 +393,12 @@ def _box_remarks(truth: ExampleBoxes, matches: BoxMatches) -> list[str]:
     if extra:
         remarks.append(plural(extra, "extra box", "extra boxes"))
     if matches.weak:
-        remarks.append(f"all scores are below {MIN_SCORE:g}")
+        remarks.append(f"all scores are below {min_score:g}")
     return remarks
 
 
 def _placed_boxes(
-    facts: RunFacts,
+    facts: LabelFacts,
     boxes: ExampleBoxes,
     words: list[str],
     size: tuple[int, int],
@@ -391,25 +409,29 @@ def _placed_boxes(
     return lay_out_boxes(boxes.corners, named, size, dashed=dashed.tolist())
 
 
-def _classification(facts: RunFacts, example: RunExample, side: int) -> DrawnExample:
-    true, predicted = example.scalar("truth_label"), example.scalar("predicted_label")
-    remarks = ["right" if true == predicted else "wrong"]
+def _classification(facts: LabelFacts, example: RunExample, side: int) -> DrawnExample:
+    predicted = example.scalar("predicted_label")
+    true = example.scalar("truth_label") if example.is_labelled else -1
+    remarks = ["right" if true == predicted else "wrong"] if example.is_labelled else []
     guesses: list[tuple[str, float, bool]] = []
     if "predicted_probabilities" in example.arrays:
         shares = np.nan_to_num(example.array("predicted_probabilities", (None,)).astype(np.float64))
         guesses = _guesses(facts, shares, true)
-        if true != predicted and 0 <= predicted < len(shares) and shares[predicted] > _CONFIDENT:
+        is_confident = 0 <= predicted < len(shares) and shares[predicted] > _CONFIDENT
+        if example.is_labelled and true != predicted and is_confident:
             remarks.append("confident")
     verdicts = [
         (words, facts.label_name(label), facts.rank(label))
         for words, label in (("it is ", true), ("predicted ", predicted))
+        if label != true or example.is_labelled
     ]
     if KIND_WORDS[facts.kind].in_planes:
         # A volume is shown by its three planes, without classes over them.
         frames, kind = [first for _, (first, *_) in _plane_rows(facts, example, None, None, side)], "beside"
     else:
-        alt = f"it is {facts.label_name(true)}, predicted as {facts.label_name(predicted)}"
-        alt, caption = f"Example {example.entry.id}: {alt}", KIND_WORDS[facts.kind].caption
+        of_truth = f"it is {facts.label_name(true)}, " if example.is_labelled else ""
+        alt = f"{of_truth}predicted as {facts.label_name(predicted)}"
+        alt, caption = f"Example {example.entry.name}: {alt}", KIND_WORDS[facts.kind].caption
         frames, kind = (
             [ExamplePicture(**_flat_picture(facts, example, side), alt=alt, caption=caption)],
             "pair guess",
@@ -417,7 +439,7 @@ def _classification(facts: RunFacts, example: RunExample, side: int) -> DrawnExa
     return DrawnExample(rows=[("", frames)], kind=kind, remarks=remarks, guesses=guesses, verdicts=verdicts)
 
 
-def _guesses(facts: RunFacts, shares: NDArray[np.float64], true: int) -> list[tuple[str, float, bool]]:
+def _guesses(facts: LabelFacts, shares: NDArray[np.float64], true: int) -> list[tuple[str, float, bool]]:
     """Return the most probable classes, and the true one in place of the last if it is not among them."""
     order = np.argsort(-shares, kind="stable")[:_MAX_CLASSES].tolist()
     if 0 <= true < len(shares) and true not in order:
@@ -425,9 +447,9 @@ def _guesses(facts: RunFacts, shares: NDArray[np.float64], true: int) -> list[tu
     return [(facts.label_name(at), float(shares[at]), at == true) for at in order]
 
 
-def _segmentation(facts: RunFacts, example: RunExample, side: int) -> DrawnExample:
+def _segmentation(facts: LabelFacts, example: RunExample, side: int) -> DrawnExample:
     predicted = example.label("predicted")
-    labelled = bool(np.all(example.arrays.get("truth_labelled", True)))
+    labelled = example.is_labelled and bool(np.all(example.arrays.get("truth_labelled", True)))
     truth = example.label("truth") if labelled else None
     chips, remarks = _dice_chips(facts, truth, predicted)
     if KIND_WORDS[facts.kind].in_planes:
@@ -443,13 +465,13 @@ def _segmentation(facts: RunFacts, example: RunExample, side: int) -> DrawnExamp
     ):
         classes = None if label is None else KIND_WORDS[facts.kind].flat_classes(label)
         mask = None if classes is None else overlay(classes, facts.ranks, (height, width))
-        alt = f"Example {example.entry.id}, {name}"
+        alt = f"Example {example.entry.name}, {name}"
         frames.append(ExamplePicture(**picture, alt=alt, caption=caption, mask=mask))
     return DrawnExample(rows=[("", frames)], chips=chips, remarks=remarks)
 
 
 def _dice_chips(
-    facts: RunFacts, truth: NDArray[Any] | None, predicted: NDArray[Any]
+    facts: LabelFacts, truth: NDArray[Any] | None, predicted: NDArray[Any]
 ) -> tuple[list[ClassChip], list[str]]:
     """Return each true or predicted class with its Dice in this example, the worst first, and remarks."""
     counts = count_classes(predicted)
@@ -476,7 +498,7 @@ def _dice_chips(
 
 
 def _plane_rows(
-    facts: RunFacts,
+    facts: LabelFacts,
     example: RunExample,
     truth: NDArray[Any] | None,
     predicted: NDArray[Any] | None,
@@ -502,10 +524,10 @@ def _plane_rows(
         facts.ranks,
         side,
     )
-    return [(plane.caption, _plane_pictures(plane, captions, example.entry.id)) for plane in planes]
+    return [(plane.caption, _plane_pictures(plane, captions, example.entry.name)) for plane in planes]
 
 
-def _plane_pictures(plane: Plane, captions: Sequence[str], example: int) -> list[ExamplePicture]:
+def _plane_pictures(plane: Plane, captions: Sequence[str], example: str) -> list[ExamplePicture]:
     """Return a plane as one picture for each of its masks."""
     alt = f"{plane.caption} of example {example}"
     return [
@@ -521,9 +543,9 @@ def _plane_pictures(plane: Plane, captions: Sequence[str], example: int) -> list
     ]
 
 
-def _image_alone(facts: RunFacts, example: RunExample, side: int) -> DrawnExample:
+def _image_alone(facts: LabelFacts, example: RunExample, side: int) -> DrawnExample:
     frame = ExamplePicture(
-        **_flat_picture(facts, example, side), alt=f"Example {example.entry.id}", caption="image"
+        **_flat_picture(facts, example, side), alt=f"Example {example.entry.name}", caption="image"
     )
     return DrawnExample(rows=[("", [frame])], kind="pair alone")
 
@@ -533,11 +555,11 @@ TASK_VIEWS = {
     "classification": TaskView(draw=_classification, pictures=1),
     "segmentation": TaskView(draw=_segmentation),
 }
-_UNKNOWN = TaskView(draw=_image_alone)
+UNKNOWN_VIEW = TaskView(draw=_image_alone)
 """View for unknown tasks: the image alone."""
 
 
-def _flat_picture(facts: RunFacts, example: RunExample, side: int) -> dict[str, Any]:
+def _flat_picture(facts: LabelFacts, example: RunExample, side: int) -> dict[str, Any]:
     """Return the data: URI and the size of an image as one picture."""
     uri, size = image_thumbnail(KIND_WORDS[facts.kind].flat(example.image), side)
     return {"uri": uri, "size": size}

@@ -104,13 +104,15 @@ def test_the_picture_is_of_the_step_that_training_takes_and_a_partition_needs_no
     words = ["show", photos, "--config", config, "--step", 2, "--side", 64, "-o", tmp_path / "batch.png"]
     assert main([str(word) for word in words]) == 0
     assert capsys.readouterr().out == f"{tmp_path / 'batch.png'}\n"
-    loader = Loader(photos, split="train", batch_size=4, seed=3, augment=[FlipLeftRight()])
+    # The command names the file of each row instead of its id.
+    given = {"split": "train", "include": ["source"]}
+    loader = Loader(photos, batch_size=4, seed=3, augment=[FlipLeftRight()], **given)
     expected = loader.picture(2, split=(1, 2, 1, 1), side=64)
     np.testing.assert_array_equal(read(tmp_path / "batch.png"), expected)
     file = write_batch(
         photos, tmp_path / "batch.png", TrainingBatches(batch_size=2), partition="image=1,2,2,1", side=64
     )
-    expected = Loader(photos, split="train", batch_size=2).picture(split=(1, 2, 2, 1), side=64)
+    expected = Loader(photos, batch_size=2, **given).picture(split=(1, 2, 2, 1), side=64)
     np.testing.assert_array_equal(read(file), expected)
 
 
@@ -138,7 +140,7 @@ def test_what_a_recipe_does_within_the_step_is_shown_too(photos, tmp_path):
     )
     words = ["show", photos, "--config", config, "--seed", 7, "--side", 64, "-o", tmp_path / "a.png"]
     assert main([str(word) for word in words]) == 0
-    loader = Loader(photos, split="train", batch_size=4, seed=7, include=["epoch", "size"])
+    loader = Loader(photos, split="train", batch_size=4, seed=7, include=["epoch", "size", "source"])
     batch = loader.batch(0)
     brighter = augment_on_device(batch, [Brightness(shift=(0.3, 0.3))], seed=7)["image"]
     assert (np.asarray(brighter) > batch["image"]).any()

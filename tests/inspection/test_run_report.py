@@ -385,3 +385,17 @@ def test_a_run_shows_the_truth_and_the_prediction_over_the_frames_of_its_clips(t
     assert_classes_lie_over_what_they_show(page, 8)
     assert "0.0 % of the pixels are wrong" in page or "0 % of the pixels are wrong" in page
     assert "4 along frame" in page and "voxels" not in page
+
+
+def test_examples_are_named_by_their_files_where_the_run_knows_them(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run", "classification")
+    file = folder / "examples" / "examples.json"
+    listed = json.loads(file.read_text())
+    for number, entry in enumerate(listed["examples"]):
+        entry |= {"id": 10**18 + number} | ({"source": f"<b>{number}.png"} if number else {})
+    file.write_text(json.dumps(listed))
+    _, page = report(folder)
+    words = page.words("examples")
+    assert all(f"<b>{number}.png" in words for number in range(1, len(listed["examples"])))
+    assert str(10**18) in words and str(10**18 + 1) not in words, "an id where there is no name"
+    assert f"<b>1.png, record {10**18 + 1}" in [given.get("title") for given in page.all("code")]

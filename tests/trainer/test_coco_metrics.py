@@ -10,7 +10,7 @@ from PIL import Image
 
 from halofeed.trainer.data import evaluation_loader
 from halofeed.trainer.metrics import COCO_METRICS, CocoMetrics
-from halofeed.trainer.predict import predict_batches
+from halofeed.trainer.predict import PredictionOptions, predict_batches
 from halofeed.trainer.tasks.detection import Detection
 from tests.support.conversions import run_convert
 from tests.support.training import facts_of
@@ -95,7 +95,8 @@ def test_the_numbers_are_those_of_pycocotools_on_the_files_of_predict(tmp_path, 
     batches = [*evaluation_loader(done.folder, "train", 4, task).batches()]
     evaluation = [(detections_near(generator, batch), batch) for batch in batches]
     facts = facts_of("detection", done.manifest.labels, done.manifest.field("image").shape)
-    predict_batches(evaluation, done.folder, "train", out, facts=facts)
+    every_box = PredictionOptions(min_score=0)
+    predict_batches(evaluation, done.folder, "train", out, facts=facts, options=every_box)
     capsys.readouterr()
     metrics = task.metrics()
     for predictions, truth in evaluation:

@@ -29,7 +29,7 @@ from halofeed.storage.locks import locked_folder
 from halofeed.trainer.checkpoint import Checkpoints
 from halofeed.trainer.config import TrainConfig
 from halofeed.trainer.data import OrderedRecords, evaluation_loader, tiles_in_order
-from halofeed.trainer.evaluate import ScanMetrics
+from halofeed.trainer.evaluate import ExampleCollector, Predicted, ScanMetrics
 from halofeed.trainer.export import prediction_function
 from halofeed.trainer.loaded_run import LoadedRun
 from halofeed.trainer.mesh import make_mesh
@@ -254,7 +254,7 @@ def test_a_run_predicts_new_pictures_as_its_model_says(tmp_path):
     probabilities = jax.device_get(jax.jit(model)(batch["image"]))["probabilities"]
     for identity, expected in zip(join_id(batch["id"]), probabilities, strict=True):
         row = rows[int(identity)]
-        assert set(row) == {"id", "key", "class", "probability", "p(hat)", "p(shirt)"}
+        assert set(row) == {"id", "key", "source", "class", "probability", "p(hat)", "p(shirt)"}
         assert float(row["p(hat)"]) == pytest.approx(float(expected[0]), abs=1e-5)
         assert row["class"] == ("hat", "shirt")[int(expected.argmax())]
         assert row["probability"] == row[f"p({row['class']})"] and row["key"].endswith(".jpg")
@@ -317,6 +317,19 @@ def test_a_folder_is_written_whole_or_not_at_all_and_never_over_something_else(s
     with pytest.raises(UsageError, match="holds no predictions"):
         write(perfect(done, "test"), overwrite=True)
     assert [path.name for path in tmp_path.iterdir()] == ["p"]
+
+
+def test_examples_of_a_run_carry_the_names_of_their_files(shapes, tmp_path):
+    _, done = shapes
+    loader = Loader(done.folder, split="test", batch_size=4, training=False)
+    collector = ExampleCollector(loader.num_records)
+    for step, (predictions, truth) in enumerate(perfect(done, "test")):
+        scores = np.linspace(0, 1, len(truth["valid"]))
+        collector.add(Predicted(step=step, predictions=predictions, truth=truth), scores)
+    collector.write(tmp_path / "examples", loader, 7, "test")
+    names = {record.id: record.source for record in SplitMetadata(done.folder, "test")}
+    listed = json.loads((tmp_path / "examples/examples.json").read_text())["examples"]
+    assert len(listed) == 4 and all(one["source"] == names[one["id"]] for one in listed)
 
 
 @settings(max_examples=40, deadline=None)
