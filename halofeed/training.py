@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from halofeed.trainer.detection.merge_tiles import MergeRule
     from halofeed.trainer.run_folder import Run
 
-_LIBRARIES = ("jax", "jaxlib", "flax", "optax", "orbax", "tensorboardX")
+_LIBRARIES = ("jax", "jaxlib", "flax", "optax", "orbax")
 _RUN_FIELDS = ("cores_per_replica", "partition", "model", "task")
 NEW_SPLIT = "train"
 """Split of a conversion whose source names no split."""
