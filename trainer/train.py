@@ -27,6 +27,7 @@ from halofeed.system.console import VERBOSE, print_status
 from halofeed.system.errors import CorruptFileError, TrainingError, UsageError
 from halofeed.system.wording import plural
 from halofeed.trainer.checkpoint import DIGITS, Checkpoints
+from halofeed.trainer.compile_cache import cache_events
 from halofeed.trainer.config import TrainConfig
 from halofeed.trainer.data import TrainData
 from halofeed.trainer.distributed import agree_any, is_chief
@@ -132,7 +133,8 @@ def train(
                     writer=writer,
                     stop=stop,
                 )
-                state, step = loop.run(state, batch, step)
+                with progress.first_step():
+                    state, step = loop.run(state, batch, step)
             progress.end()
             if step > start:
                 # A stopped run only saves: it may have little time left until it is killed.
@@ -158,11 +160,10 @@ def train(
 def _compile(
     program: Program, state: TrainState, batch: DeviceBatch, progress: Progress, parameter_count: int
 ) -> jax.stages.Compiled:
-    """Compile the step, and print how long it took."""
-    began = time.perf_counter()
-    with progress.compiling():
+    """Compile the step, or load it from the compilation cache, and print which it was and how long it took."""
+    with progress.compiling(), cache_events() as events:
         take_step = program.step().lower(state, batch).compile()
-    progress.begin(program.mesh, parameter_count, time.perf_counter() - began)
+    progress.begin(program.mesh, parameter_count, is_cached=events["cache_hits"] > 0)
     return take_step
 
 
