@@ -7,9 +7,9 @@ import contextlib
 import logging
 import os
 import signal
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from halofeed.option_rows import saved_rows, train_rows
 from halofeed.options import Option, add_options, add_settings, not_in_brief
@@ -21,6 +21,7 @@ from halofeed.system.errors import UsageError, require_extra
 from halofeed.system.wording import plural
 
 if TYPE_CHECKING:
+    from halofeed.schemas.manifest import Manifest
     from halofeed.trainer.config import TrainConfig
     from halofeed.trainer.detection.merge_tiles import MergeRule
     from halofeed.trainer.run_folder import Run
@@ -265,10 +266,48 @@ def _compile_cache(parsed: argparse.Namespace, processes: int = 1) -> Iterator[N
 
 def run_train(parsed: argparse.Namespace, _: list[str]) -> int:
     """Run `halofeed train`."""
-    config, name = _config_of(parsed)
-    _start_jax(parsed.virtual_devices, config.cores_per_replica)
+    from halofeed.schemas.manifest import read_manifest
+    from halofeed.trainer.config import default_config, load_config
+
+    # A wrong option fails before JAX starts. A recipe that is not named depends on JAX's devices.
+    if parsed.config is not None:
+        config, manifest = _config_of(parsed, parsed.config), None
+        cores = config.cores_per_replica
+    else:
+        manifest = read_manifest(parsed.path)
+        small = load_config(default_config(manifest))
+        cores = small.changed(parsed.settings, **_fields(parsed)).cores_per_replica
+    _start_jax(parsed.virtual_devices, cores)
     with _compile_cache(parsed, parsed.process_count or 1):
-        return _train(parsed, config, name)
+        with require_extra("train", *_LIBRARIES):
+            from halofeed.trainer.distributed import start_processes
+        # jax.distributed.initialize must come before any computation of JAX.
+        start_processes(parsed.coordinator, parsed.process_count, parsed.process_id)
+        if manifest is not None:
+            parsed.config, config = _choose_config(parsed, manifest)
+        return _train(parsed, config, Path(parsed.config).stem)
+
+
+def _choose_config(parsed: argparse.Namespace, manifest: Manifest) -> tuple[str, TrainConfig]:
+    """Choose the recipe by the data and the devices, and print which and why; return its name and the configuration."""
+    from halofeed.trainer.choose_config import choose_config
+    from halofeed.trainer.distributed import devices_of_run, is_chief
+
+    platform, devices = devices_of_run()
+    # The splits of a fold are known later, and are nearly all records.
+    counted = manifest.splits.values() if parsed.fold is not None else [manifest.split(parsed.split)]
+    choice = choose_config(
+        manifest,
+        platform=platform,
+        devices=devices,
+        records=sum(split.records for split in counted),
+    )
+    if is_chief():
+        print_status(
+            f"halofeed train: recipe {choice.name}, for {choice.reason}; choose another of `halofeed configs` with "
+            "--config NAME"
+        )
+    return choice.name, _config_of(parsed, choice.name, choice.changes)
 
 
 def _train(parsed: argparse.Namespace, config: TrainConfig, name: str) -> int:
@@ -276,12 +315,10 @@ def _train(parsed: argparse.Namespace, config: TrainConfig, name: str) -> int:
 
     with require_extra("train", *_LIBRARIES):
         from halofeed.trainer.data import open_data
-        from halofeed.trainer.distributed import is_chief, start_processes
+        from halofeed.trainer.distributed import is_chief
         from halofeed.trainer.evaluate import summary_lines
         from halofeed.trainer.tasks import build_task
         from halofeed.trainer.train import train
-    # jax.distributed.initialize must come before any computation of JAX.
-    start_processes(parsed.coordinator, parsed.process_count, parsed.process_id)
     split = parsed.split
     if parsed.fold is not None:
         split, config = _with_fold(config, parsed.path, parsed.fold, split)
@@ -550,16 +587,22 @@ def run_configs(parsed: argparse.Namespace, _: list[str]) -> int:
     return 0
 
 
-def _config_of(parsed: argparse.Namespace) -> tuple[TrainConfig, str]:
-    """Return the config of the command line and its name."""
-    from halofeed.schemas.manifest import read_manifest
-    from halofeed.trainer.config import TrainConfig, configure, default_config
+def _config_of(
+    parsed: argparse.Namespace, name: str, changes: Mapping[str, Any] | None = None
+) -> TrainConfig:
+    """Return a config with changes, and with the options of the command line, which take precedence."""
+    from halofeed.trainer.config import configure
 
-    name = parsed.config or default_config(read_manifest(parsed.path))
-    given = {
+    return configure(name, [*(changes or {}).items(), *parsed.settings], **_fields(parsed))
+
+
+def _fields(parsed: argparse.Namespace) -> dict[str, Any]:
+    """Return the fields of a config that options of the command line name."""
+    from halofeed.trainer.config import TrainConfig
+
+    return {
         field: value for field, value in vars(parsed).items() if field in TrainConfig.__dataclass_fields__
     }
-    return configure(name, parsed.settings, **given), Path(name).stem
 
 
 def _start_jax(virtual_devices: int | None, cores_per_replica: int) -> None:
