@@ -182,7 +182,7 @@ def _add_train_options(parser: CommandParser, rows: Iterable[Option]) -> None:
         "--config",
         metavar="NAME",
         help="a recipe of `halofeed configs`, a .toml file, or a pipeline.config of the TF Object Detection API "
-        "(default: a small recipe for the data's task)",
+        "(default: by the data's task and size, and the devices)",
     )
     add_settings(parser, "clip_norm=10, model.width=16, task.alpha=0.75")
     add_options(parser, rows)
@@ -319,6 +319,7 @@ def _train(parsed: argparse.Namespace, config: TrainConfig, name: str) -> int:
         from halofeed.trainer.evaluate import summary_lines
         from halofeed.trainer.tasks import build_task
         from halofeed.trainer.train import train
+        from halofeed.trainer.unlearned import unlearned_lines
     split = parsed.split
     if parsed.fold is not None:
         split, config = _with_fold(config, parsed.path, parsed.fold, split)
@@ -332,7 +333,9 @@ def _train(parsed: argparse.Namespace, config: TrainConfig, name: str) -> int:
     # Every process has the same metrics; one of them writes and prints.
     if is_chief():
         report = write_run_report(folder)
-        print(*summary_lines(done.metrics or {}), f"report: {report}", sep="\n")
+        metrics = done.metrics or {}
+        unlearned = unlearned_lines(config, data, metrics=metrics, losses=done.losses, steps=done.steps)
+        print(*summary_lines(metrics), *unlearned, f"report: {report}", sep="\n")
     if done.stopped_by is not None:
         # A shell's status for a signal. Below 0 another process was told to stop, by a signal that is not known here.
         return 128 + (done.stopped_by if done.stopped_by > 0 else signal.SIGTERM)
