@@ -81,7 +81,7 @@ class LossTrend:
 
 @dataclass(frozen=True, kw_only=True)
 class Evidence:
-    """What was measured of a run and its data, by class where a mapping.
+    """Measurements of a run and its data; a mapping is by class.
 
     Args:
         split: split that was trained on.
@@ -174,7 +174,7 @@ def unlearned_lines(
     evidence = Evidence(
         split=split,
         objects=_object_word(facts),
-        counts=class_counts(manifest, split, facts),
+        counts=objects_by_class(manifest, split, facts),
         sides=median_sides(data.evaluation, facts.names),
         smallest=smallest_side(build_training_setup(config, facts), facts),
         losses=losses,
@@ -183,7 +183,7 @@ def unlearned_lines(
     return [explain(label, metric, value, evidence) for label, (metric, value) in found.items()]
 
 
-def class_counts(manifest: Manifest, split: str, facts: DataFacts) -> dict[str, int] | None:
+def objects_by_class(manifest: Manifest, split: str, facts: DataFacts) -> dict[str, int] | None:
     """Return the number of boxes of a detection data set, or of voxels or pixels of another, by class name."""
     statistics = manifest.split(split).statistics
     counts = statistics.labels if facts.task == "detection" else statistics.label_voxels

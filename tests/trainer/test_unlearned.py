@@ -15,9 +15,9 @@ from halofeed.trainer.unlearned import (
     Evidence,
     LossTrend,
     SmallestSide,
-    class_counts,
     explain,
     median_sides,
+    objects_by_class,
     smallest_side,
     unlearned_classes,
 )
@@ -152,10 +152,13 @@ def test_counts_are_those_of_the_manifest_and_0_for_a_class_that_is_not_there() 
         )
     )
     labels = {1: "cat", 2: "dog"}
-    assert class_counts(manifest, "train", facts_of("detection", labels, (8, 8, 3))) == {"cat": 4, "dog": 0}
+    assert objects_by_class(manifest, "train", facts_of("detection", labels, (8, 8, 3))) == {
+        "cat": 4,
+        "dog": 0,
+    }
     labels = {0: "background", 1: "liver", 2: "spleen"}
     facts = facts_of("segmentation", labels, (8, 8, 8, 1))
-    assert class_counts(manifest, "train", facts) == {"background": 99, "liver": 0, "spleen": 7}
+    assert objects_by_class(manifest, "train", facts) == {"background": 99, "liver": 0, "spleen": 7}
 
 
 def area_side(anchors: NDArray[np.float32], shape: Sequence[int]) -> float:
