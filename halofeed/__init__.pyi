@@ -168,6 +168,8 @@ def convert(
     channel_order: Sequence[str | int] = (),
     classes: Sequence[str | int] = (),
     map_classes: Sequence[str | int] | Mapping[str, Any] = (),
+    drop_classes: Sequence[str | int] = (),
+    emptied_pictures: Literal['negative', 'left-out'] = 'negative',
     label_channels: Sequence[str | int] = (),
     label_colors: Sequence[str | int] | Mapping[str, Any] = (),
     label_values: Literal['auto', 'stored', 'shown'] = 'auto',
@@ -426,11 +428,14 @@ def convert(
         channel_order: the values of {channel} in image_pattern that become channels, in order, e.g. t1,t1ce,t2,flair;
             default: all, by name; bids: suffixes, also with entities, e.g. T1w,ce-gd_T1w; default: those of all
             sessions.
-        classes: segmentation: the classes to keep, by name or value, in the order of their ids from 1 (a label_map
-            gives other ids); all others become background.
-        map_classes: segmentation: replace classes of the source, by name or value: FROM=TO, e.g. 'left
-            kidney=kidney,right kidney=kidney,BODY=background,500=liver', or 1..300=cell for a range of values;
-            background removes a class before overlaps are counted.
+        classes: the classes to keep, by name (label images: or value), in the order of their ids (a label_map gives
+            other ids); objects, pictures, pixels and voxels of all others are left out.
+        map_classes: replace classes of the source, by name (label images: or value): FROM=TO, e.g.
+            'car=vehicle,bus=vehicle' or 'left kidney=kidney,BODY=background,500=liver', or 1..300=cell for a range of
+            values; background leaves a class out, before overlaps are counted.
+        drop_classes: classes of the source to leave out, by name or value.
+        emptied_pictures: a picture whose objects classes, map_classes and drop_classes all leave out becomes a
+            picture without objects, or has no record.
         label_channels: volumes: the class of each channel of label files with a channel per class (one-hot), in
             order, e.g. background,liver,spleen.
         label_colors: segmentation: the class of each color (RRGGBB, hexadecimal) of label files in color, e.g.
@@ -592,6 +597,8 @@ def dry_run(
     channel_order: Sequence[str | int] = (),
     classes: Sequence[str | int] = (),
     map_classes: Sequence[str | int] | Mapping[str, Any] = (),
+    drop_classes: Sequence[str | int] = (),
+    emptied_pictures: Literal['negative', 'left-out'] = 'negative',
     label_channels: Sequence[str | int] = (),
     label_colors: Sequence[str | int] | Mapping[str, Any] = (),
     label_values: Literal['auto', 'stored', 'shown'] = 'auto',
@@ -850,11 +857,14 @@ def dry_run(
         channel_order: the values of {channel} in image_pattern that become channels, in order, e.g. t1,t1ce,t2,flair;
             default: all, by name; bids: suffixes, also with entities, e.g. T1w,ce-gd_T1w; default: those of all
             sessions.
-        classes: segmentation: the classes to keep, by name or value, in the order of their ids from 1 (a label_map
-            gives other ids); all others become background.
-        map_classes: segmentation: replace classes of the source, by name or value: FROM=TO, e.g. 'left
-            kidney=kidney,right kidney=kidney,BODY=background,500=liver', or 1..300=cell for a range of values;
-            background removes a class before overlaps are counted.
+        classes: the classes to keep, by name (label images: or value), in the order of their ids (a label_map gives
+            other ids); objects, pictures, pixels and voxels of all others are left out.
+        map_classes: replace classes of the source, by name (label images: or value): FROM=TO, e.g.
+            'car=vehicle,bus=vehicle' or 'left kidney=kidney,BODY=background,500=liver', or 1..300=cell for a range of
+            values; background leaves a class out, before overlaps are counted.
+        drop_classes: classes of the source to leave out, by name or value.
+        emptied_pictures: a picture whose objects classes, map_classes and drop_classes all leave out becomes a
+            picture without objects, or has no record.
         label_channels: volumes: the class of each channel of label files with a channel per class (one-hot), in
             order, e.g. background,liver,spleen.
         label_colors: segmentation: the class of each color (RRGGBB, hexadecimal) of label files in color, e.g.

@@ -15,6 +15,7 @@ from halofeed.pipelines.opened_sources import Sources, naming_faults
 from halofeed.pipelines.references import ReferenceWriter
 from halofeed.pipelines.totals import Totals
 from halofeed.prep.annotations.advice import suggest
+from halofeed.prep.annotations.choose_classes import ChosenCounts, choose_classes
 from halofeed.prep.annotations.contract import (
     LayoutOptions,
     ListedClasses,
@@ -57,7 +58,7 @@ def list_here(layout_input: LayoutInput, writer: ReferenceWriter | None) -> Tota
     names = totals.names_in_labels = NamesInLabels(files=images)
     stamp = functools.partial(settled_stamp, images)
     with contextlib.nullcontext() if writer is None else contextlib.closing(writer):
-        for reference in list_references(layout_input, print_warning, totals.keep_classes):
+        for reference in list_references(layout_input, print_warning, totals.keep_classes, totals.chosen):
             _check_channel_files(reference, recipe)
             if reference.problem is None:
                 # Print it once per split. With shares or lists of the user, the names of splits need no explanation.
@@ -105,17 +106,23 @@ def list_references(
     layout_input: LayoutInput,
     warn: Callable[[str], None] = lambda _: None,
     keep: Callable[[ListedClasses], None] = lambda _: None,
+    chosen: ChosenCounts | None = None,
 ) -> Iterator[SourceExample]:
     """Yield the references with their splits, then a rejected one for each path that could not be listed.
 
     Args:
         keep: receives the classes of a layout that knows them after listing.
+        chosen: receives what the choice of classes of objects and pictures has met.
     """
     layout, sources, selection = layout_input.layout, layout_input.sources, layout_input.selection
     listing = layout.list_references(
         sources.annotations, selection.files, sources.annotation_file, layout_input.options
     )
-    references = reject_lone_surrogates(keep_classes(listing, keep))
+    references = with_chosen_classes(
+        reject_lone_surrogates(keep_classes(listing, keep)),
+        layout_input.recipe,
+        ChosenCounts() if chosen is None else chosen,
+    )
     named: set[str] = set()
     with naming_faults(sources):
         for reference in _assigned(references, layout_input, warn):
@@ -126,6 +133,19 @@ def list_references(
     for path, problem in sources.faults().items():
         if path not in named:
             yield SourceExample(source=path, key=path, problem=problem)
+
+
+def with_chosen_classes(
+    references: Iterator[SourceExample], recipe: Recipe, counts: ChosenCounts
+) -> Iterator[SourceExample]:
+    """Return the references with the chosen classes of objects and pictures, before they are divided into splits.
+
+    The classes of label images are chosen by their values, when they are read.
+    """
+    choice = recipe.class_choice()
+    if not choice or recipe.may_hold_label_images():
+        return references
+    return choose_classes(references, choice, recipe.emptied_pictures, counts)
 
 
 def _assigned(

@@ -22,12 +22,13 @@ from typing import Any
 
 import numpy as np
 
-from halofeed.pipelines.list_references import print_warning
+from halofeed.pipelines.list_references import print_warning, with_chosen_classes
 from halofeed.pipelines.opened_sources import Sources
 from halofeed.pipelines.output_folder import OutputFolder
 from halofeed.pipelines.references import REFERENCES_PER_FILE, NumberedFiles, read_file, write_file
 from halofeed.pipelines.run_distributed import Place, RunDistributed, write_pieces
 from halofeed.pipelines.totals import Totals
+from halofeed.prep.annotations.choose_classes import ChosenCounts
 from halofeed.prep.annotations.contract import LayoutOptions, PartwiseListing, reject_lone_surrogates
 from halofeed.prep.annotations.group_evidence import GroupEvidence, ImageFacts
 from halofeed.prep.annotations.shares import Division, GroupCounts
@@ -75,6 +76,7 @@ class _Search:
         division: split of every group, where shares divide the images of all workers.
     """
 
+    recipe: Recipe
     images: str
     folder: str
     layout: str
@@ -107,7 +109,7 @@ class _Listed:
 
 
 TRANSFERRED_CLASSES = (
-    *(_Listed, Totals, folders.FolderSummary, Counter),
+    *(_Listed, Totals, ChosenCounts, folders.FolderSummary, Counter),
     *(GroupCounts, GroupFacts, GroupEvidence, ImageFacts, LedgerCounter),
 )
 """Classes that travel between the command and its workers."""
@@ -166,6 +168,7 @@ class ListingInJob:
     ) -> Totals:
         files = self.sources.images
         search = _Search(
+            recipe=self.recipe,
             images=for_workers(files.root),
             folder=for_workers(self.output.root),
             layout=layout,
@@ -322,10 +325,13 @@ def _write_listing(search: _Search, parts: Iterable[PartialListing]) -> _Listed:
     return found
 
 
-def _references_of(search: _Search, rules: Any, paths: Iterable[str]) -> Iterator[SourceExample]:
+def _references_of(
+    search: _Search, rules: Any, paths: Iterable[str], counts: ChosenCounts
+) -> Iterator[SourceExample]:
     layout = find_layout(search.layout)
     assert layout.in_parts is not None
-    return reject_lone_surrogates(layout.in_parts.references_of(paths, rules, search.options))
+    references = reject_lone_surrogates(layout.in_parts.references_of(paths, rules, search.options))
+    return with_chosen_classes(references, search.recipe, counts)
 
 
 def _measure_pieces(
@@ -336,7 +342,7 @@ def _measure_pieces(
     output = OutputFolder(search.folder)
     for place in group[1]:
         paths = [path for path, _ in json.loads(without_checksum(output.read(*place)))]
-        for example in add_groups(_references_of(search, rules, paths), search.splits):
+        for example in add_groups(_references_of(search, rules, paths, ChosenCounts()), search.splits):
             if example.problem is None:
                 # A rejected example has no record, so it takes no share of a split.
                 counts.add(example)
@@ -360,7 +366,7 @@ def _plan_pieces(
     for number, place in enumerate(places, start=first):
         sizes = dict(json.loads(without_checksum(output.read(*place))))
         size = functools.partial(_size, search.images, sizes)
-        references = _references_of(search, rules, sizes)
+        references = _references_of(search, rules, sizes, totals.chosen)
         if search.division is None:
             assigned = assign_splits(references, search.splits)
         else:

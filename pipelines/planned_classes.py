@@ -27,6 +27,7 @@ from halofeed.pipelines.list_references import LayoutInput
 from halofeed.pipelines.split_files import named_file
 from halofeed.pipelines.totals import Totals
 from halofeed.prep.annotations import labels
+from halofeed.prep.annotations.choose_classes import chosen_order
 from halofeed.prep.annotations.class_names import BACKGROUND, ClassChoice, sort_class_names
 from halofeed.prep.annotations.class_rows import ClassTable, is_ignored, is_void_name
 from halofeed.prep.annotations.contract import can_be_encoded
@@ -57,10 +58,15 @@ def plan_label_map(layout_input: LayoutInput, totals: Totals, task: str, file: s
         table = _find_color_table(layout_input, totals) if table is None else table
         given = None if table is None else labels.from_table(table, first_id)
         return _label_map_of_images(layout_input, totals, given, table)
+    # A class whose name cannot be written has no objects: its images are rejected.
+    order = list(filter(can_be_encoded, _ordered_by_layout(layout_input, totals)))
+    if choice := layout_input.recipe.class_choice():
+        totals.chosen.check(choice, order)
+        if text := totals.chosen.describe(choice):
+            print_status(f"halofeed convert: {text}")
+        order = chosen_order(choice, order)
     if table is not None:
         return labels.from_table(table, first_id)
-    # A class whose name cannot be written has no objects: its images are rejected.
-    order = tuple(filter(can_be_encoded, _ordered_by_layout(layout_input, totals)))
     if not totals.labels and not order:
         # A detection or classification set without any object still needs a class for its label map.
         return LabelMap(entries=((first_id, "object"),), first_id=first_id, where="the labels of the data")

@@ -12,6 +12,7 @@ from typing import Any
 from halofeed.pipelines.classes import NamesInLabels
 from halofeed.pipelines.commit import cure_of
 from halofeed.pipelines.job import reference_to_json
+from halofeed.prep.annotations.choose_classes import ChosenCounts
 from halofeed.prep.annotations.contract import ListedClasses
 from halofeed.prep.annotations.written_boxes import BOX_IS_INVERTED, MIN_BAD_OBJECTS, is_mostly_bad
 from halofeed.prep.sources.example import SourceExample
@@ -51,6 +52,7 @@ class Totals:
             wrote.
         listed_classes: classes that the layout knows from what it has read for the references; None if it has other
             files of classes, or none.
+        chosen: what the user's choice of classes of objects and pictures has met.
     """
 
     count: int = 0
@@ -79,6 +81,7 @@ class Totals:
     names_in_labels: NamesInLabels | None = None
     declared: LedgerCounter = field(default_factory=LedgerCounter)
     listed_classes: ListedClasses | None = None
+    chosen: ChosenCounts = field(default_factory=ChosenCounts)
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state for another process, without the ids (8 bytes each) and the ordered digest."""
@@ -209,6 +212,7 @@ class Totals:
         self.first_unlabeled = self.first_unlabeled or later.first_unlabeled
         self.label_images = (self.label_images + later.label_images)[:MAX_LABELS_SEEN]
         self.masks |= later.masks
+        self.chosen.add(later.chosen)
 
     def describe_unlabeled(self) -> str:
         """Return how many images of a segmentation set have no label, an example, and their splits."""

@@ -160,21 +160,32 @@ class ClassChoice:
         keep: classes of the data set; () keeps all, otherwise all others are left out.
         renamed: (class of the source by name or value, class of the data set). Several source classes may become one.
             A class that becomes "background" is left out.
+        dropped: classes of `renamed` that --drop-classes names.
     """
 
     keep: tuple[str, ...] = ()
     renamed: tuple[tuple[str, str], ...] = ()
+    dropped: frozenset[str] = frozenset()
 
     @classmethod
-    def of(cls, classes: tuple[str, ...], map_classes: tuple[str, ...]) -> ClassChoice:
-        """Return the choice that --classes and --map-classes define; 1..300=cell maps each of these values.
+    def of(
+        cls, classes: tuple[str, ...], map_classes: tuple[str, ...], drop_classes: tuple[str, ...] = ()
+    ) -> ClassChoice:
+        """Return the choice that --classes, --map-classes and --drop-classes define.
 
-        >>> ClassChoice.of((), ("kidney left=kidney", "500=background", "1..2=cell")).renamed
-        (('kidney left', 'kidney'), ('500', 'background'), ('1', 'cell'), ('2', 'cell'))
+        1..300=cell maps each of these values.
+
+        >>> ClassChoice.of((), ("kidney left=kidney", "1..2=cell"), ("500",)).renamed
+        (('kidney left', 'kidney'), ('1', 'cell'), ('2', 'cell'), ('500', 'background'))
         """
         pairs = (part.rpartition("=") for part in map_classes)
-        renamed = ((one, target.strip()) for name, _, target in pairs for one in _expand_range(name.strip()))
-        return cls(keep=classes, renamed=tuple(renamed))
+        renamed = [(one, target.strip()) for name, _, target in pairs for one in _expand_range(name.strip())]
+        dropped = [one for name in drop_classes for one in _expand_range(name)]
+        return cls(
+            keep=classes,
+            renamed=(*renamed, *((name, BACKGROUND) for name in dropped)),
+            dropped=frozenset(dropped),
+        )
 
     @cached_property
     def _renamed(self) -> dict[str, str]:
@@ -186,23 +197,30 @@ class ClassChoice:
     def without(self, name: str) -> ClassChoice:
         """Return the choice without the renaming of a class of the source."""
         renamed = tuple(pair for pair in self.renamed if pair[0] != name)
-        return ClassChoice(keep=self.keep, renamed=renamed)
+        return replace(self, renamed=renamed, dropped=self.dropped - {name})
 
-    def problems(self) -> Iterator[str]:
-        """Yield a message for each contradiction within the choice."""
+    def problems(self, *, of_label_images: bool) -> Iterator[str]:
+        """Yield a message for each contradiction within the choice.
+
+        Args:
+            of_label_images: whether classes are values of label images, which have a background.
+        """
         yield from self._renaming_problems()
         # With --map-classes liver=background lesion=liver, --classes liver keeps the lesions; that is no contradiction.
         targets = {target for _, target in self.renamed}
         if both := [name for name in self.keep if (name, BACKGROUND) in self.renamed and name not in targets]:
-            yield f"--classes: {', '.join(both)} is left out by --map-classes; take it out of --classes or of that"
+            option = "--drop-classes" if self.dropped.issuperset(both) else "--map-classes"
+            yield f"--classes: {', '.join(both)} is left out by {option}; take it out of --classes or of that"
         if len(set(self.keep)) < len(self.keep) or "" in self.keep:
             yield f"--classes: expected different names, got {','.join(self.keep)}"
-        if BACKGROUND in self.keep:
+        if BACKGROUND in self.keep and of_label_images:
             yield f"--classes: {BACKGROUND} is always there, with id 0; leave it out"
 
     def _renaming_problems(self) -> Iterator[str]:
         for name, target in self.renamed:
-            if not name or not target:
+            if name in self.dropped and not name:
+                yield "--drop-classes: expected names of classes, got an empty one"
+            elif not name or not target:
                 written = f"{name}={target}" if name else target
                 # Other tools write 500:1; the answer is the same pair in the form that is read.
                 likely = "=".join(written.split(":")) if written.count(":") == 1 and not name else "500=1"
@@ -213,7 +231,8 @@ class ClassChoice:
         counts = Counter(name for name, _ in self.renamed if name)
         # One source class cannot become two; several may become one.
         if twice := sorted(name for name, count in counts.items() if count > 1):
-            yield f"--map-classes: {', '.join(twice)} comes twice; say once what becomes of it"
+            options = "--map-classes and --drop-classes" if self.dropped & {*twice} else "--map-classes"
+            yield f"{options}: {', '.join(twice)} comes twice; say once what becomes of it"
 
     def target(self, name: str, value: int | None = None) -> str | None:
         """Return the data set class of a source class; None if the choice leaves it out.
@@ -277,7 +296,8 @@ class ClassChoice:
 
         existing = frozenset(names)
         if unknown := [name for name, _ in self.renamed if name not in existing]:
-            raise AnnotationsError(message("--map-classes", unknown))
+            option = "--drop-classes" if self.dropped.issuperset(unknown) else "--map-classes"
+            raise AnnotationsError(message(option, unknown))
         targets = {target for target in map(self.target, names) if target is not None}
         # A kept class may be the target of a renaming, so the names after it count.
         if absent := [name for name in self.keep if name not in targets]:

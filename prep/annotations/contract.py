@@ -58,7 +58,7 @@ class LayoutOptions:
             gives the columns and keys that it does not read as `SourceExample.attributes`.
         split_folders: whether the first folder is a split; None decides by the folder names.
         image_pattern, label_pattern: path patterns, see `halofeed.prep.annotations.patterns`.
-        classes, map_classes: selection and renaming of classes, see `ClassChoice`.
+        classes, map_classes, drop_classes: selection and renaming of classes, see `ClassChoice`.
         regions: "refuse", "combine" or "channels". With "channels" a voxel belongs to all regions that contain its
             value.
         series: DICOM: selection of series, and the salt of the hashes that replace patient and series ids.
@@ -97,6 +97,7 @@ class LayoutOptions:
     channel_order: tuple[str, ...] = ()
     regions: str = "refuse"
     map_classes: tuple[str, ...] = ()
+    drop_classes: tuple[str, ...] = ()
     several_masks: str = "refuse"
     missing_masks: str = "refuse"
     missing_classes: str = "refuse"
@@ -118,7 +119,7 @@ class LayoutOptions:
     @property
     def choice(self) -> ClassChoice:
         """Return the mapping from source classes to data set classes."""
-        return ClassChoice.of(self.classes, self.map_classes)
+        return ClassChoice.of(self.classes, self.map_classes, self.drop_classes)
 
 
 def attributes_of(entry: Mapping[str, Any], known: Container[str]) -> tuple[tuple[str, str], ...]:

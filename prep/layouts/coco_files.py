@@ -308,7 +308,7 @@ def _is_panoptic(
     if label_images and not is_panoptic:
         raise AnnotationsError(
             f"{name}: segmentation takes a panoptic file, whose annotations have segments_info; this one has objects: "
-            "take --task detection without options for labels, such as --classes and --map-classes"
+            "take --task detection"
         )
     return is_panoptic
 

@@ -69,6 +69,7 @@ class Recipe(RecipeOptions):
                 found.append(f"{flag(field.name)} {value!r}: {problem}")
         unknown = [name for name in self.keep if name not in OPTIONAL_ATTRIBUTES]
         found += [*self.volume_problems(), *self.clip_problems(), *self.rules.problems(self)]
+        found += self.class_choice().problems(of_label_images=self.may_hold_label_images())
         found += problems_of(
             (
                 self.shards > 99_999,

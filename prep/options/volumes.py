@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import ClassVar, cast
+from typing import ClassVar, Literal, cast
 
 from halofeed.prep.annotations.class_names import ClassChoice, LabelCoding, is_whole_number
 from halofeed.prep.annotations.labels import LARGEST_LABEL
@@ -320,18 +320,35 @@ class VolumeOptions:
     )
     classes: tuple[str, ...] = option(
         (),
-        "segmentation: the classes to keep, by name or value, in the order of their ids from 1 (a --label-map "
-        "gives other ids); all others become background",
-        brief="segmentation: the classes to keep, by name or value",
+        "the classes to keep, by name (label images: or value), in the order of their ids (a --label-map gives other "
+        "ids); objects, pictures, pixels and voxels of all others are left out",
+        brief="the classes to keep, by name or value",
         group=SOURCE,
-        needs=_CLASS_MAPS,
+        needs=(),
     )
     map_classes: tuple[str, ...] = option(
         (),
-        "segmentation: replace classes of the source, by name or value: FROM=TO, e.g. 'left kidney=kidney,right "
-        "kidney=kidney,BODY=background,500=liver', or 1..300=cell for a range of values; background removes a class "
-        "before overlaps are counted",
-        needs=_CLASS_MAPS,
+        "replace classes of the source, by name (label images: or value): FROM=TO, e.g. 'car=vehicle,bus=vehicle' or "
+        "'left kidney=kidney,BODY=background,500=liver', or 1..300=cell for a range of values; background leaves a "
+        "class out, before overlaps are counted",
+        needs=(),
+    )
+    drop_classes: tuple[str, ...] = option(
+        (),
+        "classes of the source to leave out, by name or value",
+        omitted=True,
+        needs=(),
+    )
+    emptied_pictures: Literal["negative", "left-out"] = option(
+        "negative",
+        "a picture whose objects --classes, --map-classes and --drop-classes all leave out becomes a picture without "
+        "objects, or has no record",
+        choices=("negative", "left-out"),
+        omitted=True,
+        needs=Need(
+            "a choice of classes of objects or pictures, such as --classes",
+            lambda recipe: bool(recipe.class_choice()) and not recipe.may_hold_label_images(),
+        ),
     )
     label_channels: tuple[str, ...] = option(
         (),
@@ -399,7 +416,6 @@ class VolumeOptions:
         yield from self._series_problems()
         if self.non_finite_value is not None and not math.isfinite(self.non_finite_value):
             yield f"--non-finite-value {self.non_finite_value}: expected a number"
-        yield from self.class_choice().problems()
         yield from self.label_coding().problems()
         yield from self._ignore_problems()
         for flaw in self.refuse_flaws:
@@ -475,7 +491,7 @@ class VolumeOptions:
 
     def class_choice(self) -> ClassChoice:
         """Return the mapping from classes of the source to classes of the data set."""
-        return ClassChoice.of(self.classes, self.map_classes)
+        return ClassChoice.of(self.classes, self.map_classes, self.drop_classes)
 
     def label_coding(self) -> LabelCoding:
         """Return the classes of label files that do not store class numbers."""

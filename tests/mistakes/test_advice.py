@@ -305,6 +305,15 @@ EXCEPTIONS: dict[str, str] = {
         ),
         "tests/pipelines/test_losses.py types it",
     ),
+    **dict.fromkeys(
+        (
+            "prep/annotations/choose_classes.py: --map-classes {}={}: {} is a class here too; to leave {} out, use",
+            "prep/annotations/choose_classes.py: ; {} of no other class kept as without objects (--emptied-pictures",
+            "prep/annotations/class_names.py: --map-classes and --drop-classes",
+            "prep/options/volumes.py: a choice of classes of objects or pictures, such as --classes",
+        ),
+        "tests/pipelines/test_chosen_classes.py types it",
+    ),
     "inspection/export_grid.py: it is a tile of a larger picture, and --grid source exports complete": (
         "it tells to convert without --fit tiles, which is to take an option away from another command"
     ),

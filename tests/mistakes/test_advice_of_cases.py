@@ -78,7 +78,7 @@ ROWS = {
     "classes of boxes": (
         "pictures_class_choice_for_boxes",
         f"{PLAIN} --classes dog",
-        r"boxes.*keep the classes",
+        r"left out by class: cat 1\n",
     ),
 }
 

@@ -60,7 +60,7 @@ def test_options_that_are_used_are_no_trouble(given):
     Recipe(**given).check_used()
 
 
-def test_every_wrong_or_idle_option_is_told_at_once_and_choices_of_classes_need_labels():
+def test_every_wrong_or_idle_option_is_told_at_once_and_overlaps_need_labels():
     with pytest.raises(UsageError) as caught:
         Recipe(layout="coco", split_seed=1, jpeg_quality=3, split_folders="no").check_used()
     assert len(str(caught.value).splitlines()) == 3
@@ -69,9 +69,9 @@ def test_every_wrong_or_idle_option_is_told_at_once_and_choices_of_classes_need_
     with pytest.raises(UsageError) as caught:
         Recipe(**TABLE | {"spacing_mm": (1.0,), "encoding": "jpeg", "channels": -2, "window": "belly"})
     assert len(str(caught.value).splitlines()) == 4
+    with pytest.raises(UsageError, match="has no effect without labels of voxels or pixels"):
+        Recipe(layout="folders", class_overlap="last").check_used()
     for given in ({"classes": ("a",)}, {"map_classes": ("a=b",)}, {"class_overlap": "last"}):
-        with pytest.raises(UsageError, match="has no effect without labels of voxels or pixels"):
-            Recipe(layout="folders", **given).check_used()
         Recipe(layout="class-masks", depth=4, **given).check_used()
 
 
