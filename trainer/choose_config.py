@@ -71,10 +71,14 @@ def choose_config(manifest: Manifest, *, platform: str, devices: int, records: i
     if records < batch:
         why = f"{name} needs {batch} images per step, and the split has {records}"
         return ConfigChoice(name=small, reason=f"{data} on {machine}; {why}")
+    changes = {}
+    if batch != config.batch_size:
+        changes["batch_size"] = batch
+        # The evaluation has the memory of one device for as many images as in the published run.
+        if config.evaluate_batch_size:
+            changes["evaluate_batch_size"] = max(1, config.evaluate_batch_size * batch // config.batch_size)
     return ConfigChoice(
-        name=name,
-        reason=f"{data} on {machine}, with {batch} images per step",
-        changes={} if batch == config.batch_size else {"batch_size": batch},
+        name=name, reason=f"{data} on {machine}, with {batch} images per step", changes=changes
     )
 
 
