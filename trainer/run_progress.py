@@ -14,7 +14,7 @@ from halofeed.system.console import VERBOSE, shows_status, status_with_time, wri
 from halofeed.system.signals import GracefulStop
 from halofeed.trainer.config import TrainConfig
 
-COMPILING = "Compiling"
+COMPILING = "Compiling or loading"
 _SECONDS_PER_LINE, _SHARE_PER_LINE = 10.0, 0.05
 """Least time between two lines that are due by time, and its least share of the time so far."""
 _OUTLOOK_STEPS, _OUTLOOK_SECONDS = 20, 60.0
