@@ -184,12 +184,15 @@ def unlearned_lines(
 
 
 def objects_by_class(manifest: Manifest, split: str, facts: DataFacts) -> dict[str, int] | None:
-    """Return the number of boxes of a detection data set, or of voxels or pixels of another, by class name."""
+    """Return the number of boxes of a detection data set, or of voxels or pixels of another, by class name.
+
+    The background is no class here; None if the data set states no counts.
+    """
     statistics = manifest.split(split).statistics
     counts = statistics.labels if facts.task == "detection" else statistics.label_voxels
     if counts is None:
         return None
-    return {name: counts.get(str(label), 0) for label, name in facts.labels.items()}
+    return {name: counts.get(str(label), 0) for label, name in facts.labels.items() if label}
 
 
 def median_sides(source: EvaluationSource, names: Sequence[str]) -> dict[str, float]:

@@ -1,6 +1,7 @@
 """A class that a run did not learn is named with the reason that was measured, and its numbers."""
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,7 +10,9 @@ import pytest
 from numpy.typing import NDArray
 
 from halofeed.trainer.config import load_config
+from halofeed.trainer.data import open_data
 from halofeed.trainer.detection.anchors import retinanet_anchors, ssd_anchors
+from halofeed.trainer.tasks import build_task
 from halofeed.trainer.training_setup import build_training_setup
 from halofeed.trainer.unlearned import (
     Evidence,
@@ -20,8 +23,12 @@ from halofeed.trainer.unlearned import (
     objects_by_class,
     smallest_side,
     unlearned_classes,
+    unlearned_lines,
 )
+from tests.support.conversions import run_convert
+from tests.support.small_scans import AFFINE, SHAPE, SIZE, image, msd_document, write_json
 from tests.support.training import facts_of
+from tests.support.volume_support import save_nifti
 
 FLAT, FALLING = [1.0, 1.1] * 50, [100.0 - step for step in range(100)]
 
@@ -158,7 +165,31 @@ def test_counts_are_those_of_the_manifest_and_0_for_a_class_that_is_not_there() 
     }
     labels = {0: "background", 1: "liver", 2: "spleen"}
     facts = facts_of("segmentation", labels, (8, 8, 8, 1))
-    assert objects_by_class(manifest, "train", facts) == {"background": 99, "liver": 0, "spleen": 7}
+    assert objects_by_class(manifest, "train", facts) == {"liver": 0, "spleen": 7}
+
+
+def test_lines_on_a_data_set_count_its_voxels_and_measure_its_structures(tmp_path: Path) -> None:
+    cases = [f"scan_{number}.nii.gz" for number in range(4)]
+    label = np.zeros(SHAPE, np.uint8)
+    label[1:3, 1:3, 1:3] = 1
+    for number, case in enumerate(cases):
+        save_nifti(tmp_path / "source/imagesTr" / case, image(number), AFFINE)
+        save_nifti(tmp_path / "source/labelsTr" / case, label, AFFINE)
+    write_json(tmp_path / "source", msd_document(*cases))
+    folder = run_convert(tmp_path / "source", tmp_path / "out", layout="msd", **SIZE).folder
+    config = load_config("unet3d_small").changed(["augment=[]"], batch_size=4, evaluate_split="train")
+    data = open_data(config, folder, "train", lambda facts: build_task(facts, config.task_options))
+
+    metrics = {"dice_per_class": {"liver": 0.0, "spleen": 0.001}}
+    liver, spleen = unlearned_lines(config, data, metrics=metrics, losses=[1.0] * 50, steps=50)
+    assert liver.startswith(
+        "Dice of liver is 0.0000: it is too small at the training size: its median side is 2.0, "
+    )
+    assert spleen == "Dice of spleen is 0.0010: split train has no voxels of it, and 32 of other classes"
+    short = unlearned_lines(config, data, metrics=metrics, losses=[1.0] * 5, steps=5)
+    assert short[0].endswith("; too few steps: 5, and each record was shown 5 times")
+    learned = {"dice_per_class": {"liver": 0.9, "spleen": None}}
+    assert unlearned_lines(config, data, metrics=learned, losses=[1.0] * 50, steps=50) == []
 
 
 def area_side(anchors: NDArray[np.float32], shape: Sequence[int]) -> float:
