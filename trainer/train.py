@@ -25,6 +25,7 @@ from halofeed.storage.atomic_files import restricted_umask
 from halofeed.system import signals
 from halofeed.system.console import VERBOSE, print_status
 from halofeed.system.errors import CorruptFileError, TrainingError, UsageError
+from halofeed.system.garbage_collection import paused_collector
 from halofeed.system.wording import plural
 from halofeed.trainer.checkpoint import DIGITS, Checkpoints
 from halofeed.trainer.compile_cache import cache_events
@@ -103,7 +104,8 @@ def train(
     mesh, setup, partition = program.mesh, program.setup, program.partition
     # Raises for a partition that does not fit the batch, before anything is written.
     data.batches.on_mesh(mesh, partition)
-    state = program.new_state(_pretrain(config))
+    with paused_collector():
+        state = program.new_state(_pretrain(config))
     parameter_count = sum(leaf.size for leaf in jax.tree.leaves(state.parameters))
 
     with RunWriter(config, data, folder, overwrite, setup, parameter_count) as writer:
@@ -161,7 +163,7 @@ def _compile(
     program: Program, state: TrainState, batch: DeviceBatch, progress: Progress, parameter_count: int
 ) -> jax.stages.Compiled:
     """Compile the step, or load it from the compilation cache, and print which it was and how long it took."""
-    with progress.compiling(), cache_events() as events:
+    with progress.compiling(), paused_collector(), cache_events() as events:
         take_step = program.step().lower(state, batch).compile()
     progress.begin(program.mesh, parameter_count, is_cached=events["cache_hits"] > 0)
     return take_step
