@@ -18,7 +18,6 @@ from halofeed.system import signals
 from halofeed.system.addresses import address_of
 from halofeed.system.console import VERBOSE, print_error, print_status
 from halofeed.system.errors import UsageError, require_extra
-from halofeed.system.garbage_collection import paused_collector
 from halofeed.system.wording import plural
 
 if TYPE_CHECKING:
@@ -230,6 +229,8 @@ def _open_run(parsed: argparse.Namespace) -> Run:
 
     cores = parsed.cores_per_replica or read_run(parsed.run)["config"]["cores_per_replica"]
     _start_jax(parsed.virtual_devices, cores)
+    from halofeed.system.garbage_collection import paused_collector
+
     with require_extra("train", *_LIBRARIES), paused_collector():
         from halofeed.trainer.run_folder import open_run
     return open_run(parsed.run).changed(**{name: getattr(parsed, name) for name in _RUN_FIELDS})
@@ -254,6 +255,8 @@ def _add_devices(parser: CommandParser) -> None:
 @contextlib.contextmanager
 def _compile_cache(parsed: argparse.Namespace, processes: int = 1) -> Iterator[None]:
     """Keep the programs that a block compiles in the folder of --compile-cache, and load those that are there."""
+    from halofeed.system.garbage_collection import paused_collector
+
     with require_extra("train", *_LIBRARIES), paused_collector():
         from halofeed.trainer.compile_cache import chosen_folder, compile_cache
     with compile_cache(chosen_folder(parsed.compile_cache, processes=processes)) as files:
@@ -312,6 +315,8 @@ def _choose_config(parsed: argparse.Namespace, manifest: Manifest) -> tuple[str,
 
 
 def _train(parsed: argparse.Namespace, config: TrainConfig, name: str) -> int:
+    from halofeed.system.garbage_collection import paused_collector
+
     with require_extra("train", *_LIBRARIES), paused_collector():
         from halofeed.inspection.html.run_report import write_run_report
         from halofeed.trainer.data import open_data
