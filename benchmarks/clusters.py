@@ -3,31 +3,40 @@
     python benchmarks/clusters.py same --engines flink,spark,prism
     python benchmarks/clusters.py kills --engines flink,spark,prism --kills 10
     python benchmarks/clusters.py shards --engines flink,spark,prism --shards 8,72 --rounds 3
+    python benchmarks/clusters.py cost --engines here,flink,prism --pictures 20000
 
 The engines (tests/support/engines) run on this machine, each for as long as it is needed. `kills` kills as many
 workers, and on Flink as many task managers, at moments that take turns. Where an engine gives a job up, the same
 command runs again. Prism retries nothing, so its command gets --job-restarts.
 `shards` converts the same pictures into few and into many shards, here and there; the numbers take turns.
+`cost` converts many pictures once here and once on each engine, and prints the processor time of the command and of the
+engine with its workers, and the bytes that the command's summary states.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import importlib
+import os
+import shutil
+import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from statistics import median
 from types import ModuleType
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from tests.support.conversions import all_bytes
+from tests.support.conversions import all_bytes, draw_folders
 from tests.support.engines.conversions import (
     CASES,
+    ROOT,
     VERSION,
     begun,
     draw,
@@ -37,6 +46,7 @@ from tests.support.engines.conversions import (
     run,
     wait_for,
 )
+from tests.support.engines.processes import pid_of
 
 SECONDS_TO_END = 400
 PATIENCE = {"prism": "--job-restarts 3 --max-silence-minutes 1"}
@@ -156,6 +166,105 @@ def _nothing() -> Iterator[str]:
     yield ""
 
 
+COST = "--layout folders --height 224 --width 224 --shards 16"
+_KINDS = 200
+"""Different pictures among those that `cost` converts; the others are links to them."""
+_TICKS = os.sysconf("SC_CLK_TCK")
+
+
+def draw_many(source: Path, pictures: int) -> int:
+    """Draw class folders with so many pictures of 250 to 500 pixels a side; return their bytes."""
+    draw_folders(source, _KINDS, side=500)
+    first = sorted(source.glob("*/*.jpg"))
+    for number in range(pictures - len(first)):
+        path = first[number % len(first)]
+        os.link(path, path.with_stem(f"{path.stem}-{number // len(first)}"))
+    return sum(path.stat().st_size for path in source.glob("*/*.jpg"))
+
+
+def cost(names: list[str], pictures: int, root: Path) -> None:
+    """Print the time, the processor time and the bytes of one conversion on each engine; "here" is this machine."""
+    print(f"{pictures:,} pictures, {draw_many(root / 'many', pictures):,} bytes: {COST}", flush=True)
+    print_row(
+        "engine", "s", "CPU-s of the command", "CPU-s of engine and workers", "summary", "digest of all files"
+    )
+    print_row(*["---"] * 6)
+    home = root / "engine"
+    for name in names:
+        engine, out = None if name == "here" else _engine(name), root / "out" / name
+        with running(engine, home) if engine else _nothing() as beam:
+            command = [sys.executable, "-m", "halofeed", "convert", "--quiet", "--name", "set", *COST.split()]
+            places = ["--source", str(root / "many"), "--out", str(out)]
+            words = [*command, *places, *(["--", *beam.split()] if beam else [])]
+            start = time.perf_counter()
+            with subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
+                watch = _ProcessorTime({"command": [process.pid], "engine": _engine_pids(home)})
+                said = process.communicate()[0]
+                seconds, own, theirs = time.perf_counter() - start, *watch.stop()
+            assert process.returncode == 0
+        line = next(line.strip() for line in said.splitlines() if " records/s, " in line)
+        print_row(name, f"{seconds:.1f}", f"{own:.1f}", f"{theirs:.1f}", line, _digest(out / VERSION))
+        shutil.rmtree(out)
+
+
+def _digest(folder: Path) -> str:
+    """Return the beginning of the SHA-256 of all files of a folder, which may be larger than the memory."""
+    digest = hashlib.sha256()
+    for path in sorted(folder.glob("*")):
+        digest.update(path.name.encode())
+        with path.open("rb") as file:
+            digest.update(hashlib.file_digest(file, "sha256").digest())
+    return digest.hexdigest()[:12]
+
+
+def _engine_pids(home: Path) -> list[int]:
+    return [pid for file in home.glob("*.pid") if (pid := pid_of(home, file.stem)) is not None]
+
+
+class _ProcessorTime:
+    """Processor time of groups of processes with all that they start, read every 50 ms.
+
+    The times of ended children are not used: a worker that is killed has no parent that waits for it.
+    """
+
+    def __init__(self, groups: dict[str, list[int]]) -> None:
+        self._groups = groups
+        self._ticks: dict[str, dict[int, int]] = {name: {} for name in groups}
+        self._read()
+        self._before = self._sums()
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._watch)
+        self._thread.start()
+
+    def stop(self) -> list[float]:
+        """Return the seconds of each group since the watch was made."""
+        self._ended.set()
+        self._thread.join()
+        return [(after - before) / _TICKS for after, before in zip(self._sums(), self._before, strict=True)]
+
+    def _watch(self) -> None:
+        while not self._ended.wait(0.05):
+            self._read()
+
+    def _sums(self) -> list[int]:
+        return [sum(ticks.values()) for ticks in self._ticks.values()]
+
+    def _read(self) -> None:
+        for name, pids in self._groups.items():
+            pending = list(pids)
+            while pending:
+                pid = pending.pop()
+                with suppress(FileNotFoundError, ProcessLookupError):
+                    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+                    self._ticks[name][pid] = int(fields[11]) + int(fields[12])  # user and system
+                    for thread in Path(f"/proc/{pid}/task").iterdir():
+                        pending += map(int, (thread / "children").read_text().split())
+
+
+def _engine(name: str) -> ModuleType:
+    return importlib.import_module(f"tests.support.engines.{name}")
+
+
 def _name(engine: ModuleType) -> str:
     return engine.__name__.rpartition(".")[2]
 
@@ -165,16 +274,21 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("what", choices=("same", "kills", "shards"))
+    parser.add_argument("what", choices=("same", "kills", "shards", "cost"))
     parser.add_argument("--engines", default="flink,spark,prism")
     parser.add_argument("--kills", type=int, default=10)
     parser.add_argument("--copies", type=int, default=14, help="of each of 40 pictures")
     parser.add_argument("--shards", default="8,72")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--pictures", type=int, default=20_000, help="that `cost` converts")
     given = parser.parse_args()
-    engines = [importlib.import_module(f"tests.support.engines.{name}") for name in given.engines.split(",")]
+    names = given.engines.split(",")
     with tempfile.TemporaryDirectory() as scratch:
         root = Path(scratch)
+        if given.what == "cost":
+            cost(names, given.pictures, root)
+            return
+        engines = list(map(_engine, names))
         draw(root, given.copies)
         if given.what == "shards":
             shards(engines, [int(number) for number in given.shards.split(",")], given.rounds, root)

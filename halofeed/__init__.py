@@ -14,6 +14,7 @@ from typing import Any as _Any
 
 __version__ = "0.1.0"
 _API = (
+    "ConvertedDataset",
     "Dataset",
     "convert",
     "dry_run",
@@ -36,6 +37,7 @@ _MODULES = {
     **dict.fromkeys(_API, "halofeed.api"),
     **dict.fromkeys(("Loader", "Mixture", "join_id", *_AUGMENTATIONS), "halofeed.loader"),
     **dict.fromkeys(("constrain", "make_mesh"), "halofeed.trainer.mesh"),
+    "ConversionSummary": "halofeed.pipelines.run_counts",
     "Partition": "halofeed.schemas.partition",
 }
 

@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from halofeed.api import StrPath
 from halofeed.inspection.verify import VerifyReport
+from halofeed.api import ConvertedDataset as ConvertedDataset
 from halofeed.api import Dataset as Dataset
 from halofeed.loader import ElasticDeformation as ElasticDeformation
 from halofeed.loader import FlipDepth as FlipDepth
@@ -23,6 +24,7 @@ from halofeed.loader import Rotate90 as Rotate90
 from halofeed.loader import ScaleJitter as ScaleJitter
 from halofeed.loader import SsdRandomCrop as SsdRandomCrop
 from halofeed.loader import join_id as join_id
+from halofeed.pipelines.run_counts import ConversionSummary as ConversionSummary
 from halofeed.schemas.partition import Partition as Partition
 from halofeed.trainer.mesh import constrain as constrain
 from halofeed.trainer.mesh import make_mesh as make_mesh
@@ -56,7 +58,7 @@ def convert(
     split_lists: Sequence[str | int] | Mapping[str, Any] = (),
     nnunet_splits: StrPath | None = None,
     nnunet_fold: int | None = None,
-    max_rejected: int | None = None,
+    max_rejected: int | float | str | None = None,
     normalize_like: StrPath | None = None,
     disk_check: Literal['refuse', 'ignore'] = 'refuse',
     listing: Literal['auto', 'command', 'job'] = 'auto',
@@ -183,10 +185,11 @@ def convert(
     bands: Sequence[int] = (),
     value_range: Sequence[float] = (),
     debug: bool = False,
-) -> Dataset:
+) -> ConvertedDataset:
     """Convert images and annotations into sharded TFRecords, and open the result; the same call resumes.
 
-    The data set is in OUT/NAME/VERSION.
+    The data set is in OUT/NAME/VERSION. What the run did is in the result's `summary`. Without `max_rejected` more than
+    5% rejected inputs give a warning on standard error.
 
     Args:
         source: folder or file of the annotations, and of the images if they are beside them.
@@ -203,7 +206,8 @@ def convert(
         split_lists: split by lists of files, e.g. train=train.txt,test=test.txt.
         nnunet_splits: nnU-Net's splits_final.json: the cases of train and val; nnunet_fold says which fold.
         nnunet_fold: fold of nnunet_splits, from 0.
-        max_rejected: fail the job when more inputs than this are rejected; default: no limit.
+        max_rejected: fail the job when more inputs than this are rejected: a number, such as 100, or a share of all
+            inputs, such as 0.05 or 5%; default: no limit, and a warning above 5%.
         normalize_like: volumes, as nnU-Net does for CT: folder of an earlier conversion; the labeled voxels of its
             split train give window_hu (their percentiles 0.5 and 99.5) and normalize (their mean and deviation).
         disk_check: records too large for the local disk, calculated before the first is written: refuse, or ignore.
@@ -483,7 +487,7 @@ def dry_run(
     split_lists: Sequence[str | int] | Mapping[str, Any] = (),
     nnunet_splits: StrPath | None = None,
     nnunet_fold: int | None = None,
-    max_rejected: int | None = None,
+    max_rejected: int | float | str | None = None,
     normalize_like: StrPath | None = None,
     disk_check: Literal['refuse', 'ignore'] = 'refuse',
     listing: Literal['auto', 'command', 'job'] = 'auto',
@@ -629,7 +633,8 @@ def dry_run(
         split_lists: split by lists of files, e.g. train=train.txt,test=test.txt.
         nnunet_splits: nnU-Net's splits_final.json: the cases of train and val; nnunet_fold says which fold.
         nnunet_fold: fold of nnunet_splits, from 0.
-        max_rejected: fail the job when more inputs than this are rejected; default: no limit.
+        max_rejected: fail the job when more inputs than this are rejected: a number, such as 100, or a share of all
+            inputs, such as 0.05 or 5%; default: no limit, and a warning above 5%.
         normalize_like: volumes, as nnU-Net does for CT: folder of an earlier conversion; the labeled voxels of its
             split train give window_hu (their percentiles 0.5 and 99.5) and normalize (their mean and deviation).
         disk_check: records too large for the local disk, calculated before the first is written: refuse, or ignore.
@@ -1042,6 +1047,7 @@ def train(
     model: str | None = None,
     task: str | None = None,
     backbone_weights: StrPath | None = None,
+    init: StrPath | None = None,
     steps: int | None = None,
     batch_size: int | None = None,
     iterations_per_loop: int | None = None,
@@ -1080,6 +1086,8 @@ def train(
         model: name of the network, which `halofeed configs` lists, or package:Class of your own.
         task: package:Class of a task of your own (default: the data set's).
         backbone_weights: file of keras.applications weights for the backbone.
+        init: run whose weights to start from: its best checkpoint, or RUN/checkpoints/00000100. Its classes may
+            differ; then the outputs per class are new. Without config the options are that run's too.
         steps: number of steps to take.
         batch_size: images per step, over all devices.
         iterations_per_loop: steps that are dispatched before their results are awaited, as of TPUConfig; for very

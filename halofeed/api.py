@@ -20,15 +20,18 @@ from typing import TYPE_CHECKING, Any
 from halofeed.schemas.file_layout import OBJECT, REJECTED, SELECTION
 from halofeed.storage.paths import load_bytes
 from halofeed.system.arguments import explains_calls, path_text
+from halofeed.system.console import print_status
 from halofeed.system.errors import CorruptFileError, HalofeedError, UsageError
 from halofeed.system.wording import plural
 
 if TYPE_CHECKING:
     from halofeed.inspection.verify import VerifyReport
     from halofeed.loader import Loader
+    from halofeed.pipelines.convert import Conversion
+    from halofeed.pipelines.run_counts import ConversionSummary
 
 __all__ = [
-    *("Dataset", "convert", "dry_run", "evaluate", "export", "inspect", "open"),
+    *("ConvertedDataset", "Dataset", "convert", "dry_run", "evaluate", "export", "inspect", "open"),
     *("plan", "predict", "report", "show", "train", "verify"),
 ]
 StrPath = str | os.PathLike[str]
@@ -137,6 +140,22 @@ class Dataset:
         return self.loader(split, batch_size=4, shuffle=False)._repr_html_()
 
 
+class ConvertedDataset(Dataset):
+    """A data set that `halofeed.convert` returns, with what this run of the conversion did.
+
+    Attributes:
+        summary: time, records, bytes and kept shards of the run, and rejects by reason; the command prints the same.
+
+    >>> done = halofeed.convert("photos", "data", name="again", height=16, width=24)
+    >>> done.summary.records, done.summary.shards_kept, done.summary.rejected
+    (8, 0, {})
+    """
+
+    def __init__(self, path: StrPath, summary: ConversionSummary) -> None:
+        super().__init__(path)
+        self.summary = summary
+
+
 @explains_calls
 def open(path: StrPath) -> Dataset:  # noqa: A001
     """Open a data set by its version's folder or address, or by the folder of its only version.
@@ -163,10 +182,11 @@ def convert(
     name: str = "",
     beam_options: Sequence[str] = (),
     **options: Any,
-) -> Dataset:
+) -> ConvertedDataset:
     """Convert images and annotations into sharded TFRecords, and open the result; the same call resumes.
 
-    The data set is in OUT/NAME/VERSION.
+    The data set is in OUT/NAME/VERSION. What the run did is in the result's `summary`. Without `max_rejected` more than
+    5% rejected inputs give a warning on standard error.
 
     Args:
         source: folder or file of the annotations, and of the images if they are beside them.
@@ -185,8 +205,6 @@ def convert(
     >>> halofeed.convert("photos", "data", height=16, width=24)
     <photos 1.0.0: classification, train: 8 records, in data/photos/1.0.0>
     """
-    from halofeed.pipelines.job import JobOptions
-
     if isinstance(beam_options, str):
         raise UsageError(
             f"beam_options: expected a list with a text for each option, got one text; write {beam_options.split()}"
@@ -198,7 +216,18 @@ def convert(
         )
     given = {"layout": layout or None, "recipe": recipe, **_places(source, out, name), **options}
     parsed, _ = _run("convert", {}, given, beam_options)
-    return Dataset(os.path.join(parsed.out, parsed.name, getattr(parsed, "version", JobOptions.version)))
+    done: Conversion = parsed.conversion
+    _print_rejected(done, getattr(parsed, "max_rejected", None), is_quiet=parsed.quiet)
+    return ConvertedDataset(done.folder, done.summary)
+
+
+def _print_rejected(done: Conversion, max_rejected: str | None, *, is_quiet: bool) -> None:
+    """Print the warning about rejected inputs, because nobody sees the summary of the command."""
+    from halofeed.keywords import name_parameters
+    from halofeed.pipelines.summary import rejected_warning
+
+    if not is_quiet and (warning := rejected_warning(done, max_rejected)):
+        print_status(f"halofeed.convert: {name_parameters(warning)}")
 
 
 @explains_calls

@@ -175,7 +175,10 @@ def run_convert(parsed: argparse.Namespace, beam_arguments: list[str]) -> int:
         keep_freed_memory()
         signals.set_stop_message(outlook="the same command resumes where this one ended")
         done = convert(options, recipe, beam_arguments)
-    print(summary(done, warn_cut=options.warn_cut, on_loss=options.on_loss))
+    parsed.conversion = done  # for halofeed.convert
+    print(
+        summary(done, warn_cut=options.warn_cut, on_loss=options.on_loss, max_rejected=options.max_rejected)
+    )
     repeated = request.repeated
     # A manifest has the classes but not the file of their names, which the caller may have forgotten.
     if repeated and repeated.labels not in (None, done.manifest.labels):
@@ -224,7 +227,7 @@ def _detect_layout(options: JobOptions, recipe_of: Callable[[str], Recipe]) -> s
         return recipe_of(layout).layout_options(options.salt)
 
     found = detect_layout(sources.annotations, sources.images, sources.annotation_file, options_of)
-    print_status(f"halofeed convert: --layout {found.name}: {found.reason}")
+    print_status(f"layout {found.name}, because {found.reason}")
     return found.name
 
 

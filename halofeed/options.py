@@ -167,7 +167,7 @@ def _option_of_field(one: dataclasses.Field[Any], hint: Any, group: str) -> Opti
     )
 
 
-_RARE = ("separator", "once", "earlier_flag")
+_RARE = ("separator", "once", "earlier_flag", "metavar")
 
 
 def option_of_action(action: argparse.Action) -> Option:

@@ -58,13 +58,14 @@ _PATH_WORDS = ("FILE", "FOLDER", "PATH")
 """Words for a value in the help that name a path."""
 _PATHS = {
     *("source", "images", "label_map", "nnunet_splits", "normalize_like", "preview", "out"),
-    *("backbone_weights", "config"),
+    *("backbone_weights", "init", "config"),
 }
 _PAIRS = {"split_lists", "split_shares", "map_classes", "label_colors"}
 """Lists of NAME=VALUE, which may be mappings."""
 _ANNOTATIONS = {
     "checkpoint": "str | int",
     "clips_per_source": "str | int",
+    "max_rejected": "int | float | str | None",
     "ignore_label": "str | int | Sequence[str | int]",
     "pad_value": "int | Sequence[int]",
     "recipe": "StrPath | Mapping[str, Any] | None",

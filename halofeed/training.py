@@ -274,8 +274,9 @@ def run_train(parsed: argparse.Namespace, _: list[str]) -> int:
     from halofeed.trainer.config import default_config, load_config
 
     # A wrong option fails before JAX starts. A recipe that is not named depends on JAX's devices.
-    if parsed.config is not None:
-        config, manifest = _config_of(parsed, parsed.config), None
+    manifest = None
+    if parsed.config is not None or getattr(parsed, "init", None):
+        config, name = _named_config(parsed)
         cores = config.cores_per_replica
     else:
         manifest = read_manifest(parsed.path)
@@ -288,8 +289,18 @@ def run_train(parsed: argparse.Namespace, _: list[str]) -> int:
         # jax.distributed.initialize must come before any computation of JAX.
         start_processes(parsed.coordinator, parsed.process_count, parsed.process_id)
         if manifest is not None:
-            parsed.config, config = _choose_config(parsed, manifest)
-        return _train(parsed, config, Path(parsed.config).stem)
+            name, config = _choose_config(parsed, manifest)
+        return _train(parsed, config, name)
+
+
+def _named_config(parsed: argparse.Namespace) -> tuple[TrainConfig, str]:
+    """Return the config that --config names, or that of the run of --init, and a name for the run's folder."""
+    from halofeed.trainer.config import configure
+
+    if parsed.config is not None:
+        return _config_of(parsed, parsed.config), Path(parsed.config).stem
+    config, name = _config_of_init(parsed)
+    return configure(config, parsed.settings, **_fields(parsed)), name
 
 
 def _choose_config(parsed: argparse.Namespace, manifest: Manifest) -> tuple[str, TrainConfig]:
@@ -611,6 +622,23 @@ def _fields(parsed: argparse.Namespace) -> dict[str, Any]:
     return {
         field: value for field, value in vars(parsed).items() if field in TrainConfig.__dataclass_fields__
     }
+
+
+def _config_of_init(parsed: argparse.Namespace) -> tuple[TrainConfig, str]:
+    """Return the config of the run that --init names, and a name for the run that starts from it."""
+    from halofeed.schemas.file_layout import RUN_FILE
+    from halofeed.schemas.manifest import read_manifest
+    from halofeed.trainer.config import config_of_run, run_and_checkpoint
+
+    origin, _ = run_and_checkpoint(parsed.init)
+    name = f"from-{origin.absolute().name}"
+    out = Path(parsed.out or Path("runs") / f"{read_manifest(parsed.path).name}-{name}")
+    # The same command resumes a run also when the one that it started from was deleted.
+    resumes = not origin.exists() and (out / RUN_FILE).is_file()
+    source = out if resumes else origin
+    config = config_of_run(source)
+    print_status(f"--init without --config: the options are those of {source}")
+    return config, name
 
 
 def _start_jax(virtual_devices: int | None, cores_per_replica: int) -> None:

@@ -13,6 +13,8 @@ from halofeed.pipelines.heartbeat import Heartbeat
 from halofeed.pipelines.job import ShardJob, ShardKey
 from halofeed.pipelines.output_folder import OutputFolder
 from halofeed.pipelines.references import read_file
+from halofeed.pipelines.reject_limit import failures_in
+from halofeed.pipelines.run_counts import ShardOutcome
 from halofeed.pipelines.shard_writer import ShardWriter
 from halofeed.schemas.identity import example_id, shard_of
 from halofeed.storage.choose import use_settings
@@ -60,6 +62,39 @@ def build_pipeline(pipeline: Any, job: ShardJob, reference_files: int) -> None:
     )
 
 
+NAMESPACE = "halofeed"
+"""Namespace of the job's counters."""
+
+
+def counters_of(outcome: ShardOutcome) -> dict[str, int]:
+    """Return what a finished shard adds to the job's counters, by name.
+
+    All counters of a shard are added at once, after its index is written. So an attempt that fails in the middle of a
+    shard adds nothing, and the sums of records and rejects equal the manifest's where a runner counts each bundle once.
+
+    >>> rejected = {"read: file is empty": 1}
+    >>> done = ShardOutcome(
+    ...     key="train/0", is_kept=False, bytes_read=9, bytes_written=7, records=3, rejected=rejected
+    ... )
+    >>> for name, count in counters_of(done).items():
+    ...     print(name, count)
+    shards written 1
+    records 3
+    bytes read 9
+    bytes written 7
+    rejected 1
+    rejected: read: file is empty 1
+    """
+    return {
+        "shards kept" if outcome.is_kept else "shards written": 1,
+        "records": outcome.records,
+        "bytes read": outcome.bytes_read,
+        "bytes written": outcome.bytes_written,
+        "rejected": failures_in(outcome.rejected).total(),
+        **{f"rejected: {reason}": count for reason, count in outcome.rejected.items()},
+    }
+
+
 def _load_job(text: str) -> ShardJob:
     """Return the job of a JSON text, and use its store settings in this process."""
     job = ShardJob.from_json(text)
@@ -87,20 +122,21 @@ class ReadReferences(beam.DoFn):  # type: ignore[misc]
 
 
 class WriteShards(beam.DoFn):  # type: ignore[misc]
-    """Write the shard of a key and its index; yield (number of the shard's group, shard key)."""
+    """Write the shard of a key and its index; yield (number of the shard's group, what was done in JSON)."""
 
     def __init__(self, job: str) -> None:
         self._job_text = job
 
     def setup(self) -> None:
         self._job = _load_job(self._job_text)
-        self._writer = ShardWriter(self._job, Metrics.counter("halofeed", "rejected").inc)
+        self._writer = ShardWriter(self._job)
 
     def process(self, element: tuple[str, Iterable[bytes]]) -> Iterator[tuple[int, str]]:
         key, grouped = element
-        is_new = self._writer.write(key, [line for line in grouped if line])
-        Metrics.counter("halofeed", "shards written" if is_new else "shards kept").inc()
-        yield group_of(self._job, ShardKey.from_text(key)), key
+        outcome = self._writer.write(key, [line for line in grouped if line])
+        for name, count in counters_of(outcome).items():
+            Metrics.counter(NAMESPACE, name).inc(count)
+        yield group_of(self._job, ShardKey.from_text(key)), outcome.to_json()
 
     def teardown(self) -> None:
         self._writer.close()
@@ -116,11 +152,11 @@ class SumUp(beam.DoFn):  # type: ignore[misc]
         self._job = _load_job(self._job_text)
 
     def process(self, element: tuple[int, Iterable[str]]) -> Iterator[tuple[int, str]]:
-        number, written = element[0], set(element[1])
+        number, outcomes = element[0], {one.key: one for one in map(ShardOutcome.from_json, element[1])}
         keys = [key.to_text() for key in shards_of_group(self._job, number)]
-        if missing := [key for key in keys if key not in written]:
+        if missing := [key for key in keys if key not in outcomes]:
             raise JobError(f"shards were not written: {', '.join(missing)}; run the same command again")
-        yield 0, sum_up(self._job, number)
+        yield 0, sum_up(self._job, number, outcomes.values())
 
 
 class Commit(beam.DoFn):  # type: ignore[misc]

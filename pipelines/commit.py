@@ -16,7 +16,9 @@ from halofeed import __version__
 from halofeed.pipelines.heartbeat import check_alive
 from halofeed.pipelines.job import ShardJob, ShardKey
 from halofeed.pipelines.output_folder import OutputFolder
+from halofeed.pipelines.reject_limit import RejectLimit, failures_in, inputs_in, inputs_of, stage_of
 from halofeed.pipelines.replace import delete_unnamed
+from halofeed.pipelines.run_counts import ShardOutcome, WorkDone
 from halofeed.prep.annotations.labels import VOC_VOID, void_problem
 from halofeed.prep.annotations.written_boxes import is_mostly_bad
 from halofeed.prep.convert.loss_findings import refusing_finding
@@ -26,7 +28,6 @@ from halofeed.schemas.file_layout import (
     MANIFEST,
     OBJECT,
     REJECTED,
-    SELECTION,
     TEMPORARY_FOLDER,
     ZERO_AREA,
     index_file,
@@ -43,52 +44,50 @@ from halofeed.system.errors import JobError
 from halofeed.system.wording import plural
 
 SHARDS_PER_SUM = 256
+WORK_DONE: Final = f"{TEMPORARY_FOLDER}/work-done.json"
+"""File in which the commit of a job on another runner leaves a `WorkDone` for its command."""
 _LINES_AT_ONCE = 1_000
 _SHOWN_IDS = 10
 _COPIED_AT_ONCE = 4 << 20
 
 
-def is_failure(rejected: Mapping[str, str]) -> bool:
-    """Return whether an entry counts against --max-rejected: neither left out on purpose nor a single object."""
-    return rejected["stage"] not in (SELECTION, OBJECT)
-
-
-def check_committed_budget(manifest: Manifest, max_rejected: int | None, folder: str) -> None:
+def check_committed_budget(manifest: Manifest, limit: RejectLimit | None, folder: str) -> None:
     """Refuse a committed version with more rejected inputs than a later command allows.
 
     Raises:
         JobError: more inputs were rejected; the message has the most common reasons.
     """
-    failures, reasons = _failures(manifest.rejected).total(), _most_common(Counter(manifest.rejected))
-    if max_rejected is not None and failures > max_rejected:
+    excess = _excess(limit, Counter(manifest.rejected), inputs_of(manifest), folder)
+    if excess:
         raise JobError(
-            f"{folder} is converted, but {plural(failures, 'input was', 'inputs were')} rejected and "
-            f"--max-rejected allows "
-            f"{max_rejected} ({reasons}); see {OutputFolder(folder).path(REJECTED)}. Nothing was changed: fix the "
-            "sources and add --overwrite, or raise the limit"
+            f"{folder} is converted, but {excess}. Nothing was changed: fix the sources and add --overwrite, or raise "
+            "the limit"
         )
 
 
-def _stage(reason: str) -> str:
-    return reason.partition(": ")[0]
-
-
-def _failures(reasons: Mapping[str, int]) -> Counter[str]:
-    failures = {reason: count for reason, count in reasons.items() if is_failure({"stage": _stage(reason)})}
-    return Counter(failures)
+def _excess(limit: RejectLimit | None, reasons: Counter[str], inputs: int, folder: str) -> str:
+    """Return how many inputs too many were rejected, why, and where they are listed; "" within the limit."""
+    failures = failures_in(reasons).total()
+    if limit is None or failures <= limit.most(inputs):
+        return ""
+    return (
+        f"{plural(failures, 'input was', 'inputs were')} rejected and --max-rejected allows "
+        f"{limit.describe(inputs)} ({_most_common(reasons)}); see {OutputFolder(folder).path(REJECTED)}"
+    )
 
 
 def _most_common(reasons: Counter[str]) -> str:
     """Return the most common reasons of failures, or of all entries if none is a failure."""
-    most = (_failures(reasons) or reasons).most_common(3)
+    most = (failures_in(reasons) or reasons).most_common(3)
     return "; ".join(f"{count} x {reason}" for reason, count in most)
 
 
-def sum_up(job: ShardJob, number: int) -> str:
+def sum_up(job: ShardJob, number: int, outcomes: Iterable[ShardOutcome] = ()) -> str:
     """Return the summary of a group of shards as JSON, and list the group's rejected inputs in a file.
 
     Args:
         number: number of the group; each has `SHARDS_PER_SUM` consecutive shards.
+        outcomes: what workers did for the shards, which a job on another runner passes on to its command.
     """
     output = OutputFolder(job.folder, job.holder)
     shards: dict[str, list[dict[str, Any]]] = {}
@@ -111,7 +110,14 @@ def sum_up(job: ShardJob, number: int) -> str:
             ids.keep()
     counted = {split: found.to_json() for split, found in statistics.items()}
     return json.dumps(
-        {"number": number, "shards": shards, "statistics": counted, "reasons": reasons, "firsts": firsts}
+        {
+            "number": number,
+            "shards": shards,
+            "statistics": counted,
+            "reasons": reasons,
+            "firsts": firsts,
+            "done": WorkDone.of(outcomes).to_json(),
+        }
     )
 
 
@@ -175,6 +181,9 @@ def commit(job: ShardJob, sums: Iterable[str]) -> Manifest:
         output.write(name, data)
     names = _files_of(splits) | {REJECTED, *described}
     delete_unnamed(output, job.name, names)
+    if job.heartbeat_path is not None:  # the command reads it before it deletes temporary files
+        done = WorkDone.total(WorkDone.from_json(group["done"]) for group in groups)
+        output.write(WORK_DONE, done.to_json().encode())
     # A stopped command deleted its heartbeat; Flink continues a cancelled job up to this step.
     check_alive(job.heartbeat_path)
     output.commit(manifest.to_json().encode(), after=sorted(names), swept=job.heartbeat_path is None)
@@ -256,16 +265,15 @@ def _read_shard(job: ShardJob, key: ShardKey, output: OutputFolder) -> tuple[Sha
 
 
 def _check_outcome(job: ShardJob, reasons: Counter[str], records: int, example: str) -> None:
-    failures, most = _failures(reasons).total(), _most_common(reasons)
-    listing = OutputFolder(job.folder).path(REJECTED)
-    if job.max_rejected is not None and failures > job.max_rejected:
+    # Only a limit needs the number of inputs.
+    inputs = 0 if job.reject_limit is None else inputs_in(job.inputs, job.recipe.limit, reasons)
+    if excess := _excess(job.reject_limit, reasons, inputs, job.folder):
         raise JobError(
-            f"{plural(failures, 'input was', 'inputs were')} rejected and --max-rejected allows "
-            f"{job.max_rejected} ({most}); see {listing}. "
-            "What is finished is kept: fix the sources or raise the limit, then run the same command again"
+            f"{excess}. What is finished is kept: fix the sources or raise the limit, then run the same command again"
             f"{example}"
         )
     if not records:
+        most, listing = _most_common(reasons), OutputFolder(job.folder).path(REJECTED)
         raise JobError(
             f"nothing was converted: {plural(reasons.total(), 'input was', 'inputs were')} rejected "
             f"({most}); see {listing}{example}"
@@ -276,7 +284,7 @@ def _check_objects(
     job: ShardJob, splits: Mapping[str, Split], reasons: Counter[str], firsts: Mapping[str, Mapping[str, str]]
 ) -> None:
     """Refuse a data set that lost most of its objects, as planning does where the annotations show it."""
-    dropped = Counter({reason: count for reason, count in reasons.items() if _stage(reason) == OBJECT})
+    dropped = Counter({reason: count for reason, count in reasons.items() if stage_of(reason) == OBJECT})
     del dropped[f"{OBJECT}: {ZERO_AREA}"]  # the recipe drops these on purpose
     count = dropped.total()
     stored = sum(
@@ -342,7 +350,7 @@ def _example(reasons: Counter[str], firsts: Mapping[str, Mapping[str, str]]) -> 
     """Return the first entry of the most common reason on its own line, because its detail says what to do."""
     if not reasons:
         return ""
-    entry = firsts[(_failures(reasons) or reasons).most_common(1)[0][0]]
+    entry = firsts[(failures_in(reasons) or reasons).most_common(1)[0][0]]
     detail = f" ({entry['detail']})" if entry["detail"] else ""
     return f"\nsuch as {entry['source']}: {entry['reason']}{detail}{cure_of(entry['reason'])}"
 

@@ -8,13 +8,14 @@ import functools
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from halofeed.pipelines.beam_options import RunnerChoice, choose_runner, new_pipeline
-from halofeed.pipelines.commit import check_committed_budget
-from halofeed.pipelines.disk_space import bytes_per_record, check_disk_space
+from halofeed.pipelines.commit import WORK_DONE, check_committed_budget
+from halofeed.pipelines.counted_files import CountedFiles
+from halofeed.pipelines.disk_space import check_disk_space, size_of_record
 from halofeed.pipelines.heartbeat import start_heartbeat
 from halofeed.pipelines.job import JobOptions, ShardJob
 from halofeed.pipelines.lease import held
@@ -39,6 +40,7 @@ from halofeed.pipelines.replace import (
     replacement_of,
     take_place,
 )
+from halofeed.pipelines.run_counts import ConversionSummary, WorkDone
 from halofeed.pipelines.run_distributed import RunDistributed, SeriesSearch, find_series_in_job
 from halofeed.pipelines.run_local import convert_here
 from halofeed.pipelines.shard_writer import changed_input
@@ -49,7 +51,7 @@ from halofeed.prep.formats.dicom.series_listing import LISTING_CLASSES, SeriesLi
 from halofeed.prep.formats.volume.reading_options import SeriesPolicy
 from halofeed.prep.options.recipe import Recipe
 from halofeed.prep.sources.files import SourceFiles, source_files
-from halofeed.schemas.file_layout import MANIFEST, TEMPORARY_FOLDER, index_file
+from halofeed.schemas.file_layout import MANIFEST, TEMPORARY_FOLDER, index_file, index_files
 from halofeed.schemas.manifest import Manifest, is_intact, read_manifest
 from halofeed.storage.choose import check_reachable, for_workers, use_options
 from halofeed.storage.scratch import scratch_folder
@@ -72,11 +74,18 @@ _MAX_NAMED = 4
 
 @dataclass(frozen=True, kw_only=True)
 class Conversion:
-    """Result of a conversion: its manifest, its folder, and whether an earlier run had already committed it."""
+    """Result of a conversion.
+
+    Args:
+        folder: folder or address of the version.
+        was_there: whether an earlier run had already committed it.
+        summary: what this run did.
+    """
 
     manifest: Manifest
     folder: str
     was_there: bool
+    summary: ConversionSummary
 
 
 def prepare_stores(options: JobOptions, beam_arguments: Sequence[str]) -> None:
@@ -114,6 +123,7 @@ def convert(
             rejected; or another run is writing into the folder.
         StoreError: a store refuses a request or does not answer.
     """
+    began = time.monotonic()
     _check_addresses(options)
     if options.normalize_like is not None:
         recipe = normalized_like(recipe, read_manifest(options.normalize_like))
@@ -137,6 +147,7 @@ def convert(
             show_progress=show_progress,
             scratch=stack.enter_context(scratch_folder()) if choice.local else None,
             stack=stack,
+            began=began,
         )
         return _convert_version(run, version, started)
 
@@ -166,27 +177,53 @@ def _convert_version(run: _Run, version: OutputFolder, started: signals.CleanupO
     if version.exists(MANIFEST):  # a committed version is never withdrawn
         started.keep()
     if committed is not None and not options.overwrite:
-        stamps = _check_same(run, version, committed)
-        check_committed_budget(committed, options.max_rejected, options.folder)
+        stamps, compared_bytes = _check_same(run, version, committed)
+        check_committed_budget(committed, options.reject_limit, options.folder)
         if _is_complete(version, committed):
             version.sweep()
             delete_replacement(replacement, version, options.name)
             _remember(options, sources, committed, stamps)
-            return Conversion(manifest=committed, folder=options.folder, was_there=True)
+            return run.conversion(committed, _all_kept(committed, compared_bytes), was_there=True)
     if version.exists(MANIFEST):
         # Replaced on request, or because its manifest is damaged or shards are missing.
         _withdraw_on_error(replacement, lambda: replacement.make(mode_of_new(version)))
         with held(replacement.root) as replacement.holder:
             with _noting_unchanged_version(options.folder, replacement.root):
-                stamps = _convert_into(run, replacement, version, committed)
+                done = _convert_into(run, replacement, version, committed)
             take_place(replacement, version, options.name)
     else:
-        stamps = _convert_into(run, version, started=started)
+        done = _convert_into(run, version, started=started)
         delete_replacement(replacement, version, options.name)
     written = version.read(MANIFEST)
     manifest = Manifest.from_json(written, version.path(MANIFEST))
-    _remember(options, sources, manifest, stamps, written)
-    return Conversion(manifest=manifest, folder=options.folder, was_there=False)
+    _remember(options, sources, manifest, done.stamps, written)
+    return run.conversion(manifest, done)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Done:
+    """Result of a job.
+
+    Args:
+        stamps: `ConversionPlan.stamps`.
+        work: what the workers did.
+        before: names of the shards that were finished before the job, also those of the version that it replaces.
+    """
+
+    stamps: str = ""
+    work: WorkDone
+    before: Set[str]
+
+
+def _all_kept(manifest: Manifest, bytes_read: int) -> _Done:
+    """Return the result of a run that found a committed version; it read these bytes to compare the sources."""
+    shards = [
+        (f"{name}/{number}", shard.file)
+        for name, split in manifest.splits.items()
+        for number, shard in enumerate(split.shards)
+    ]
+    work = WorkDone(kept=tuple(key for key, _ in shards), bytes_read=bytes_read)
+    return _Done(work=work, before={file for _, file in shards})
 
 
 @dataclass(kw_only=True)
@@ -196,6 +233,7 @@ class _Run:
     Args:
         scratch: temporary folder of a local run; None on another runner.
         stack: stops the worker processes at the end.
+        began: `time.monotonic()` at the beginning.
     """
 
     options: JobOptions
@@ -206,7 +244,14 @@ class _Run:
     show_progress: bool
     scratch: str | None
     stack: contextlib.ExitStack
+    began: float
     _workers: Workers | None = None
+
+    def conversion(self, manifest: Manifest, done: _Done, *, was_there: bool = False) -> Conversion:
+        """Return the result of the conversion."""
+        elapsed = time.monotonic() - self.began
+        summary = ConversionSummary.of(manifest, done.work, before=done.before, elapsed_seconds=elapsed)
+        return Conversion(manifest=manifest, folder=self.options.folder, was_there=was_there, summary=summary)
 
     def workers(self) -> Workers | None:
         """Return the worker processes of a local run, started at the first call; None where there are none."""
@@ -328,16 +373,13 @@ def _convert_into(
     replaces: OutputFolder | None = None,
     committed: Manifest | None = None,
     started: signals.CleanupOnExit | None = None,
-) -> str:
+) -> _Done:
     """Convert into a folder, which an earlier command may have started, and commit.
 
     Args:
         replaces: the version to replace, whose finished shards are reused where they are the same.
         committed: its manifest, if that is intact.
         started: cleanup that ends once the job is planned.
-
-    Returns:
-        The stamps of the plan.
     """
     choice = run.choice
     references: NumberedFiles | FileByShard = NumberedFiles(output)
@@ -360,17 +402,19 @@ def _convert_into(
         started.keep()
     _print_plan(run, plan)
     output.delete([MANIFEST])
+    before = _finished_shards(output) | (set() if replaces is None else _finished_shards(replaces))
     job = _job_of(run, plan, output, references_folder, replaces)
+    _print_resumed(run, job, before)
     began = time.monotonic()
     if run.scratch is None:
-        _run_elsewhere(run, job, references.count, output)
+        work = _run_elsewhere(run, job, references.count, output)
     else:
-        _run_here(run, job, min(plan.totals.count, run.recipe.limit or plan.totals.count), run.scratch)
+        work = _run_here(run, job, min(plan.totals.count, run.recipe.limit or plan.totals.count), run.scratch)
     output.sweep()
     shards = plural(run.recipe.shards * len(plan.splits), "shard")
     processes = f" by {plural(choice.workers, 'process', 'processes')}" if choice.local else ""
     _print_detail(f"wrote {shards}{processes} in {time.monotonic() - began:.1f} s")
-    return plan.stamps
+    return _Done(stamps=plan.stamps, work=work, before=before)
 
 
 def _check_space(
@@ -390,7 +434,7 @@ def _check_space(
     check_disk_space(
         options.folder,
         min(plan.totals.convertible, recipe.limit or plan.totals.convertible),
-        bytes_per_record(recipe, plan.task, label_dtype),
+        size_of_record(recipe, plan.task, label_dtype),
         present,
         refuse=options.disk_check == "refuse",
     )
@@ -404,6 +448,22 @@ def _print_plan(run: _Run, plan: ConversionPlan) -> None:
     print_status(
         f"{run.options.name}: {plan.totals.count:,} inputs ({plan.describe_splits()}); {plan.task}: {classes}"
     )
+
+
+def _finished_shards(output: OutputFolder) -> set[str]:
+    """Return the names of the shards in a folder that have their index, which is written last."""
+    names = output.sizes().keys()
+    return {name for name in names if names & index_files(name)}
+
+
+def _print_resumed(run: _Run, job: ShardJob, before: Set[str]) -> None:
+    """Print how many shards of an earlier run there are; on another runner, because its job may take hours."""
+    shards = {job.shard_file(key) for key in job.shard_keys()}
+    if (shards & before) and not run.choice.local:
+        print_status(
+            f"halofeed convert: {len(shards & before):,} of {plural(len(shards), 'shard')} exist from an earlier run; "
+            "those whose inputs have not changed are kept"
+        )
 
 
 def _print_detail(text: str) -> None:
@@ -479,11 +539,15 @@ def _is_same(plan: ConversionPlan, recipe: Recipe, manifest: Manifest) -> bool:
     return not recipe.difference(manifest.recipe) and manifest.inputs.get("fingerprint") in plan.fingerprints
 
 
-def _check_same(run: _Run, version: OutputFolder, manifest: Manifest) -> str:
-    """Refuse a committed version of another recipe or other sources; return the stamps of the sources.
+def _check_same(run: _Run, version: OutputFolder, manifest: Manifest) -> tuple[str, int]:
+    """Refuse a committed version of another recipe or other sources.
 
     The contents of the sources are read unless their stamps prove that they are unchanged.
+
+    Returns:
+        The stamps of the sources, and the number of bytes that were read to compare them.
     """
+    compared_bytes = 0
     folder, fix = run.options.folder, "take another --version, or add --overwrite"
     if differences := run.recipe.difference(manifest.recipe):
         listed = "\n".join(f"  {line}" for line in differences)
@@ -499,8 +563,8 @@ def _check_same(run: _Run, version: OutputFolder, manifest: Manifest) -> str:
             plan = _same_plan(run, version, manifest, by_shard if run.choice.local else numbered, fix)
             if not run.choice.local:
                 by_shard.take_over(version, numbered.count, plan.splits)
-            _check_contents(run, _job_of(run, plan, version, scratch), fix)
-    return plan.stamps
+            compared_bytes = _check_contents(run, _job_of(run, plan, version, scratch), fix)
+    return plan.stamps, compared_bytes
 
 
 def _same_plan(
@@ -534,9 +598,12 @@ def _is_proven(run: _Run, plan: ConversionPlan, manifest: Manifest) -> bool:
     return bool(plan.stamps) and known == plan.stamps
 
 
-def _check_contents(run: _Run, job: ShardJob, fix: str) -> None:
-    """Refuse a committed version whose source files have changed since; a damaged shard is not compared."""
-    sources, keys = source_files(job.images), job.shard_keys()
+def _check_contents(run: _Run, job: ShardJob, fix: str) -> int:
+    """Refuse a committed version whose source files have changed since; return the bytes that were read.
+
+    A damaged shard is not compared.
+    """
+    sources, keys = CountedFiles(source_files(job.images)), job.shard_keys()
     with (
         contextlib.closing(OrderedThreads(available_cores())) as threads,
         contextlib.closing(Bar(len(keys), "shards compared", show=run.show_progress)) as bar,
@@ -553,9 +620,10 @@ def _check_contents(run: _Run, job: ShardJob, fix: str) -> None:
                         f"{run.options.folder} was converted from other sources or labels: {files} has changed, or "
                         f"cannot be read; {fix}"
                     )
+    return sources.bytes_read
 
 
-def _run_elsewhere(run: _Run, job: ShardJob, reference_files: int, output: OutputFolder) -> None:
+def _run_elsewhere(run: _Run, job: ShardJob, reference_files: int, output: OutputFolder) -> WorkDone:
     """Run the job on another runner, and show its progress by the files in the output folder."""
     from halofeed.pipelines.beam_pipeline import build_pipeline
     from halofeed.pipelines.remote_job import describe_job_error, restarted, run_remote
@@ -593,9 +661,10 @@ def _run_elsewhere(run: _Run, job: ShardJob, reference_files: int, output: Outpu
         restarted(choice.job_restarts, run_once)
     if not output.exists(MANIFEST):
         raise JobError(f"the job ended without {output.path(MANIFEST)}: was it canceled? {SHARD_KEPT}")
+    return WorkDone.from_json(output.read(WORK_DONE))
 
 
-def _run_here(run: _Run, job: ShardJob, examples: int, progress_folder: str) -> None:
+def _run_here(run: _Run, job: ShardJob, examples: int, progress_folder: str) -> WorkDone:
     """Run the job on this machine in a thread, and show its progress."""
     workers = run.workers()
 
@@ -615,6 +684,7 @@ def _run_here(run: _Run, job: ShardJob, examples: int, progress_folder: str) -> 
         raise JobError(known_failure() or "")
     if (cause := converted.exception()) is not None:
         raise JobError(known_failure() or _failure_text(cause)) from cause
+    return converted.result()
 
 
 def _failure_text(cause: BaseException) -> str:

@@ -6,6 +6,7 @@ import math
 import os
 import shutil
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -13,6 +14,7 @@ import numpy as np
 
 from halofeed.prep.options.recipe import Recipe
 from halofeed.schemas.encodings import ENCODINGS
+from halofeed.schemas.packed.packed_layout import PackedLayout
 from halofeed.schemas.tasks import task_named
 from halofeed.system.addresses import is_remote
 from halofeed.system.console import human_bytes, print_status
@@ -25,23 +27,57 @@ _SHARE_KEPT_FREE: Final = 0.02
 """Share of the disk that a conversion leaves free."""
 
 
-def bytes_per_record(recipe: Recipe, task: str, label_dtype: str) -> int | None:
-    """Return the bytes of one record's image and label; None where they depend on the encoding.
+@dataclass(frozen=True, kw_only=True)
+class ExpectedSize:
+    """Bytes of the image and the label of a record.
 
-    >>> bytes_per_record(Recipe(height=640, width=640), "detection", "uint8")
-    1228800
+    Args:
+        bytes: the number.
+        is_limit: whether it is an upper bound: packed values take about half of it, and noise nearly all.
     """
-    shape = recipe.static_shape()
-    # Other encodings depend on the pictures, and so does the size of records without a static shape.
-    if not ENCODINGS[recipe.encoding].is_fixed_size or shape is None:
+
+    bytes: int
+    is_limit: bool = False
+
+    def describe(self, records: int) -> str:
+        """Return the size of some records as text.
+
+        >>> ExpectedSize(bytes=3_000_000).describe(1000), ExpectedSize(bytes=3_000_000, is_limit=True).describe(1)
+        ('1,000 records of 3.00 MB are 3.00 GB', '1 record of at most 3.00 MB is at most 3.00 MB')
+        """
+        most, are = "at most " * self.is_limit, "is" if records == 1 else "are"
+        return (
+            f"{plural(records, 'record')} of {most}{human_bytes(self.bytes)} {are} "
+            f"{most}{human_bytes(self.bytes * records)}"
+        )
+
+
+def size_of_record(recipe: Recipe, task: str, label_dtype: str) -> ExpectedSize | None:
+    """Return the bytes of one record's image and label; None where they depend on the pictures alone.
+
+    >>> size_of_record(Recipe(height=640, width=640), "detection", "uint8")
+    ExpectedSize(bytes=1228800, is_limit=False)
+    >>> size_of_record(Recipe(height=640, width=640, encoding="packed"), "detection", "uint8")
+    ExpectedSize(bytes=1229004, is_limit=True)
+    """
+    shape, encoding = recipe.static_shape(), ENCODINGS[recipe.encoding]
+    # JPEG and PNG files depend on the pictures, and so does the size of records without a static shape.
+    if not encoding.is_array or shape is None:
         return None
     # NumPy has no bfloat16, which takes 2 bytes.
-    stored = np.dtype({"bfloat16": "uint16"}.get(recipe.dtype, recipe.dtype)).itemsize * recipe.channels
-    label = np.dtype(label_dtype).itemsize if task_named(task).has_label_image else 0
-    if ENCODINGS[recipe.encoding].holds_planes:
-        # Their label maps are packed.
-        return None if label else math.prod(shape) * stored // 2
-    return math.prod(shape) * (stored + label)
+    dtype = {"bfloat16": "uint16"}.get(recipe.dtype, recipe.dtype)
+    image = math.prod(shape) * np.dtype(dtype).itemsize * recipe.channels
+    has_label = task_named(task).has_label_image
+    label = math.prod(shape) * np.dtype(label_dtype).itemsize if has_label else 0
+    if encoding.is_fixed_size and not encoding.holds_planes:
+        return ExpectedSize(bytes=image + label)
+    if has_label:
+        label = PackedLayout.of((*shape, 1), label_dtype, axes=len(shape)).max_bytes
+    if encoding.holds_planes:
+        # Luma, and chroma of half the height and width. Their label maps are packed.
+        return ExpectedSize(bytes=image // 2 + label, is_limit=has_label)
+    image = PackedLayout.of((*shape, recipe.channels), dtype, axes=len(shape)).max_bytes
+    return ExpectedSize(bytes=image + label, is_limit=True)
 
 
 def free_bytes(folder: str) -> int:
@@ -51,28 +87,30 @@ def free_bytes(folder: str) -> int:
 
 
 def check_disk_space(
-    folder: str, records: int, record_bytes: int | None, present: Mapping[str, int], *, refuse: bool
+    folder: str, records: int, size: ExpectedSize | None, present: Mapping[str, int], *, refuse: bool
 ) -> None:
     """Print the expected bytes of a large data set, and refuse one that does not fit on the disk.
 
     Args:
         folder: output folder; the space of an object store is unknown.
         records: minimum number of records.
-        record_bytes: result of `bytes_per_record`.
+        size: result of `size_of_record`. A data set whose upper bound does not fit is not refused, because it may fit.
         present: names of existing files of an interrupted run, with their sizes; shards need no more space.
         refuse: raise an error where the space is too small; otherwise only print it.
 
     Raises:
         UsageError: there is too little space; names the options that make records smaller.
     """
-    if record_bytes is None or is_remote(folder):
+    if size is None or is_remote(folder):
         return
-    needed = records * record_bytes - sum(size for name, size in present.items() if ".tfrecord-" in name)
+    needed = records * size.bytes - sum(there for name, there in present.items() if ".tfrecord-" in name)
     free = free_bytes(folder)
-    text = f"{plural(records, 'record')} of {human_bytes(record_bytes)} are {human_bytes(records * record_bytes)}"
+    text = size.describe(records)
     if needed > free * (1 - _SHARE_KEPT_FREE):
         text += f", and {folder} has {human_bytes(free)} free"
-        if refuse:
+        if size.is_limit:
+            text += "; packed records usually take about half of the most, and a full disk loses no finished shard"
+        elif refuse:
             raise UsageError(
                 f"{text}; take smaller records (a smaller --height, --width or --max-dimension, for volumes also "
                 "--depth), --encoding packed (about half of these bytes), for pictures --encoding jpeg or png, another "

@@ -10,12 +10,13 @@ from typing import Any
 import numpy as np
 
 from halofeed.pipelines.convert import Conversion, convert
-from halofeed.pipelines.disk_space import bytes_per_record, free_bytes
+from halofeed.pipelines.disk_space import free_bytes, size_of_record
 from halofeed.pipelines.job import JobOptions, reference_from_json
 from halofeed.pipelines.opened_sources import Sources, open_sources
 from halofeed.pipelines.plan import ConversionPlan, make_plan
 from halofeed.pipelines.references import SampledReferences
-from halofeed.pipelines.summary import loss_lines, outcome_lines, reason_lines
+from halofeed.pipelines.reject_limit import inputs_in, share_warning
+from halofeed.pipelines.summary import empty_shards, loss_lines, outcome_lines, rejected_lines
 from halofeed.prep.annotations.class_names import BACKGROUND
 from halofeed.prep.convert.normalize_like import foreground_scheme
 from halofeed.prep.formats.volume_formats import open_scan
@@ -26,6 +27,7 @@ from halofeed.prep.options.recipe import Recipe
 from halofeed.prep.sources.example import SourceExample
 from halofeed.prep.voxels.counts import ValueCounts
 from halofeed.schemas.encodings import ENCODINGS
+from halofeed.schemas.file_layout import OBJECT
 from halofeed.schemas.statistics import Intensities, Statistics
 from halofeed.system.addresses import is_remote
 from halofeed.system.console import QUIET, human_bytes, status_level
@@ -107,7 +109,11 @@ def dry_run(options: JobOptions, recipe_with: Callable[..., Recipe], folder: str
             shape, proposed = proposal
             recipe = recipe_with(**shape) if is_proposed else recipe
     converted, outcome = _convert_sample(options, recipe, plan, folder, checks_shape=not is_proposed)
-    lines = [_head(options, plan, recipe), *_inputs(plan), _classes(plan, converted)]
+    lines = [
+        _head(options, plan, recipe),
+        *_inputs(plan, options.max_rejected, recipe.limit),
+        _classes(plan, converted),
+    ]
     lines += _records(options, plan, recipe)
     if converted is not None and not ENCODINGS[recipe.encoding].is_fixed_size:
         size = _average_bytes(converted)
@@ -122,14 +128,18 @@ def _head(options: JobOptions, plan: ConversionPlan, recipe: Recipe) -> str:
     return f"{options.name} {options.version}: {plan.task}, {inputs}; dry run, nothing is written to {options.folder}"
 
 
-def _inputs(plan: ConversionPlan) -> list[str]:
+def _inputs(plan: ConversionPlan, max_rejected: str | None, limit: int | None) -> list[str]:
     totals = plan.totals
     lines = [f"  {name:<12} {plural(count, 'input')}" for name, count in sorted(totals.splits.items())]
-    if rejected := plan.totals.count - plan.totals.convertible:
-        what = f"will be rejected by {'its' if rejected == 1 else 'their'} annotations"
-        lines += reason_lines(totals.problems, f"{plural(rejected, 'input')} {what}", totals.first_problems)
-    if bad := totals.bad_objects.total():
-        lines.append(f"  {plural(bad, 'object')} cannot be used, such as {totals.first_bad_object}")
+    objects = {f"{OBJECT}: {reason}": count for reason, count in totals.bad_objects.items()}
+    firsts = {
+        f"{OBJECT}: {reason}": source + (f": {detail}" if detail else "")
+        for reason, (source, detail) in totals.first_bad_objects.items()
+    }
+    lines += rejected_lines({**totals.problems, **objects}, totals.first_problems | firsts)
+    inputs = inputs_in(plan.inputs, limit, totals.problems)
+    if max_rejected is None and (warning := share_warning(totals.problems, inputs, "correct them")):
+        lines.append(f"  warning: {warning}")
     return lines
 
 
@@ -147,18 +157,16 @@ def _classes(plan: ConversionPlan, converted: Conversion | None) -> str:
 
 def _records(options: JobOptions, plan: ConversionPlan, recipe: Recipe) -> list[str]:
     label_dtype = plan.labels.stored_dtype(sets=recipe.holds_class_sets())
-    each, shape = bytes_per_record(recipe, plan.task, label_dtype), recipe.static_shape()
+    size, shape = size_of_record(recipe, plan.task, label_dtype), recipe.static_shape()
     records = min(plan.totals.convertible, recipe.limit or plan.totals.convertible)
     free = "" if is_remote(options.folder) else f"; {human_bytes(free_bytes(options.folder))} free"
     sized = "x".join(map(str, shape)) if shape else "no fixed size"
-    total = f", {human_bytes(each)} each, {human_bytes(each * records)} in all" if each else ""
+    total = f"; {size.describe(records)}" if size else ""
     lines = [f"  records      {sized}, {recipe.channels} x {recipe.dtype}{total}{free}"]
     shards = recipe.shards * len(plan.splits)
     # One shard is never too many; more than records leave some without a record.
     if recipe.shards > 1 and shards > records:
-        lines.append(
-            f"  warning: {shards:,} shards for {plural(records, 'record')}: some will be empty; lower --shards"
-        )
+        lines.append(f"  warning: {empty_shards(shards - records, shards, 'at least ')}")
     return lines
 
 

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from halofeed import __version__
+from halofeed.pipelines.reject_limit import RejectLimit
 from halofeed.prep.annotations.labels import LabelMap
-from halofeed.prep.options.option import OUTPUT, RUNNING, SHAPE, SOURCE, flag, option
+from halofeed.prep.options.option import OUTPUT, RUNNING, SHAPE, SOURCE, flag, option, refusal
 from halofeed.prep.options.recipe import Recipe
 from halofeed.prep.sources.example import Box, Keypoint, SourceExample
 from halofeed.prep.sources.file_names import common_folder
@@ -21,7 +22,7 @@ from halofeed.system.addresses import NO_USER, Address, address_of
 from halofeed.system.errors import JobError, UsageError
 
 ON_LOSS = ("refuse", "warn", "ignore")
-_LEAST = {"workers": 1, "threads": 1, "max_rejected": 0, "max_silence_minutes": 1, "job_restarts": 0}
+_LEAST = {"workers": 1, "threads": 1, "max_silence_minutes": 1, "job_restarts": 0}
 _EXAMPLES = {"source": "photos", "out": "data", "name": "photos"}
 """Required options, with a value that messages show."""
 _CHOICES = {
@@ -78,10 +79,12 @@ class JobOptions:
         group=SOURCE,
     )
     nnunet_fold: int | None = option(None, "fold of --nnunet-splits, from 0", group=SOURCE)
-    max_rejected: int | None = option(
+    max_rejected: str | None = option(
         None,
-        "fail the job when more inputs than this are rejected; default: no limit",
-        brief="fail when more inputs than this are rejected",
+        "fail the job when more inputs than this are rejected: a number, such as 100, or a share of all inputs, such "
+        "as 0.05 or 5%; default: no limit, and a warning above 5%",
+        brief="fail when more inputs than N or N% are rejected",
+        metavar="N",
     )
     normalize_like: str | None = option(
         None,
@@ -186,6 +189,8 @@ class JobOptions:
         for name, (values, listed) in _CHOICES.items():
             if getattr(self, name) not in values:
                 yield f"{flag(name)} {getattr(self, name)!r}: expected {listed}"
+        if (limit := self.max_rejected) is not None:
+            yield from refusal(lambda: RejectLimit.of(limit))
         if not 0 <= self.warn_cut <= 1:
             yield f"--warn-cut {self.warn_cut}: expected a share, 0 to 1"
         if self.preview is not None and not (self.dry_run and self.preview.lower().endswith(".png")):
@@ -213,6 +218,11 @@ class JobOptions:
         for name, value in self._paths():
             if (address := address_of(value)) is not None:
                 yield name, address
+
+    @property
+    def reject_limit(self) -> RejectLimit | None:
+        """Return the limit of rejected inputs; None where none was given."""
+        return None if self.max_rejected is None else RejectLimit.of(self.max_rejected)
 
     @property
     def folder(self) -> str:
@@ -260,7 +270,7 @@ class ShardJob:
     replaces: str | None
     splits: tuple[str, ...]
     inputs: Mapping[str, Any]
-    max_rejected: int | None
+    max_rejected: str | None
     threads: int
     memory_bytes: int | None
     progress_folder: str | None
@@ -289,6 +299,11 @@ class ShardJob:
         document["labels"] = LabelMap.from_json(document["labels"])
         document["splits"] = tuple(document["splits"])
         return cls(**document)
+
+    @property
+    def reject_limit(self) -> RejectLimit | None:
+        """Return the limit of rejected inputs; None where none was given."""
+        return None if self.max_rejected is None else RejectLimit.of(self.max_rejected)
 
     def shard_file(self, key: ShardKey) -> str:
         """Return the file name of a shard."""

@@ -11,46 +11,49 @@ from halofeed.pipelines.commit import commit, count_groups, sum_up
 from halofeed.pipelines.job import ShardJob
 from halofeed.pipelines.progress import WorkerProgress
 from halofeed.pipelines.references import largest_first
+from halofeed.pipelines.run_counts import ShardOutcome, WorkDone
 from halofeed.pipelines.shard_writer import ShardWriter, write_shard_of_job
 from halofeed.pipelines.workers import Workers
 
 
-def convert_here(job: ShardJob, workers: Workers | None) -> None:
+def convert_here(job: ShardJob, workers: Workers | None) -> WorkDone:
     """Write all shards of a job and commit the data set.
 
     Args:
         job: job whose references are in files by shard.
         workers: worker processes; None writes the shards in this process.
 
+    Returns:
+        What was done for the shards.
+
     Raises:
         JobError: a step failed, or too many inputs were rejected.
     """
-    sums = _write_here(job) if workers is None else _write_in(workers, job)
+    outcomes, sums = _write_here(job) if workers is None else _write_in(workers, job)
     with WorkerProgress(job.progress_folder).reporting("the commit"):
         commit(job, sums)
+    return WorkDone.of(outcomes)
 
 
-def _write_here(job: ShardJob) -> list[str]:
-    """Write all shards in this process, and return the summaries of their groups."""
+def _write_here(job: ShardJob) -> tuple[list[ShardOutcome], list[str]]:
+    """Write all shards in this process; return what was done for each, and the summaries of their groups."""
     writer = ShardWriter(job)
     try:
-        for key in job.shard_keys():
-            writer.write(key.to_text(), ())
+        outcomes = [writer.write(key.to_text(), ()) for key in job.shard_keys()]
     finally:
         writer.close()
-    return [_sum_up(job, number) for number in range(count_groups(job))]
+    return outcomes, [_sum_up(job, number) for number in range(count_groups(job))]
 
 
-def _write_in(workers: Workers, job: ShardJob) -> list[str]:
-    """Write all shards in worker processes, which parse and check the job once each; return the summaries."""
+def _write_in(workers: Workers, job: ShardJob) -> tuple[list[ShardOutcome], list[str]]:
+    """Write all shards in worker processes, which parse and check the job once each; return as `_write_here`."""
     text = job.to_json()
     for key in largest_first(job):
         shard = key.to_text()
         workers.submit(write_shard_of_job, (text, shard, []), f"wrote shard {shard}")
-    for _ in workers.results():
-        pass
+    outcomes = [outcome for _, outcome in workers.results()]
     groups = [(text, number) for number in range(count_groups(job))]
-    return list(workers.map(_sum_up_group, groups, "summed up shards"))
+    return outcomes, list(workers.map(_sum_up_group, groups, "summed up shards"))
 
 
 def _sum_up_group(group: tuple[str, int]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -11,13 +11,16 @@ from functools import lru_cache
 import cv2
 import numpy as np
 
-from halofeed.pipelines.commit import check_losses, is_failure
+from halofeed.pipelines.commit import check_losses
+from halofeed.pipelines.counted_files import CountedFiles
 from halofeed.pipelines.heartbeat import Heartbeat, check_alive
 from halofeed.pipelines.inputs import IncompleteInputError, Outcome, contents_of, convert_input, stream_input
 from halofeed.pipelines.job import ShardJob, ShardKey, reference_from_json
 from halofeed.pipelines.output_folder import OutputFolder
 from halofeed.pipelines.progress import WorkerProgress
 from halofeed.pipelines.references import read_shard
+from halofeed.pipelines.reject_limit import inputs_in, is_failure
+from halofeed.pipelines.run_counts import ShardOutcome
 from halofeed.prep.convert.converted_record import Record
 from halofeed.prep.convert.converters import Converter, StreamingConverter, Tally, converter_of
 from halofeed.prep.sources.example import SourceExample
@@ -58,17 +61,15 @@ def write_shard(
     sources: SourceFiles,
     threads: OrderedThreads,
     count: Callable[[int, Sequence[Mapping[str, str]]], None],
-) -> bool:
+) -> ShardOutcome:
     """Write a shard and its index, unless both exist and come from the same inputs.
 
     Args:
         references: JSON texts of the shard's references, in any order.
         threads: threads that read and decode; memory holds two more examples than threads.
         count: called with (records written, entries of rejected inputs) during the work; its JobError ends the shard.
-
-    Returns:
-        True if the shard was written, False if it was kept.
     """
+    sources = CountedFiles(sources)
     check_alive(job.heartbeat_path)
     ordered, parsed, rejected = _classify(references)
     output = OutputFolder(job.folder, job.holder)
@@ -76,7 +77,7 @@ def write_shard(
     finished = _finished_index(job, key, ordered, parsed, sources, threads)
     if finished is not None:
         count(len(finished), finished.rejected)
-        return False
+        return _outcome_of(key, finished, sources.bytes_read, written=None)
     count(0, rejected)
     work = _Work(job=job, references=parsed, sources=sources, threads=threads, count=count)
     while True:
@@ -86,8 +87,21 @@ def write_shard(
         except IncompleteInputError as incomplete:
             # Its first records are in the file, so the file is made again without it.
             work.failed[incomplete.outcome.reference.key] = incomplete.outcome
-    output.write(index_file(name), index.to_bytes())
-    return True
+    data = index.to_bytes()
+    output.write(index_file(name), data)
+    return _outcome_of(key, index, sources.bytes_read, written=index.file_bytes + len(data))
+
+
+def _outcome_of(key: ShardKey, index: ShardIndex, bytes_read: int, *, written: int | None) -> ShardOutcome:
+    """Return what was done for a shard; `written` is its size with its index, and None keeps it."""
+    return ShardOutcome(
+        key=key.to_text(),
+        is_kept=written is None,
+        bytes_read=bytes_read,
+        bytes_written=written or 0,
+        records=len(index),
+        rejected=dict(Counter(f"{entry['stage']}: {entry['reason']}" for entry in index.rejected)),
+    )
 
 
 @dataclass(kw_only=True, eq=False)
@@ -338,14 +352,15 @@ LISTED = 10
 
 
 class ShardWriter:
-    """Writer of the shards of one job, one at a time.
+    """Writer of the shards of one job, one at a time."""
 
-    Args:
-        count_rejected: called with the number of newly rejected inputs.
-    """
-
-    def __init__(self, job: ShardJob, count_rejected: Callable[[int], None] = lambda count: None) -> None:
-        self._job, self._count_rejected = job, count_rejected
+    def __init__(self, job: ShardJob) -> None:
+        self._job = job
+        limit = job.reject_limit
+        # A share is of the inputs that were not left out on purpose, which only the commit knows. Here it is of all.
+        inputs = 0 if limit is None else inputs_in(job.inputs, job.recipe.limit, {})
+        self._limit = None if limit is None else limit.most(inputs)
+        self._described = "" if limit is None else limit.describe(inputs)
         self._sources: SourceFiles = source_files(job.images)
         self._threads = OrderedThreads(job.threads)
         # OpenCV's own thread pool would compete with these threads: it took half of all system time.
@@ -356,8 +371,8 @@ class ShardWriter:
         self._shard: ShardKey | None = None
         self._last: deque[tuple[ShardKey | None, Mapping[str, str]]] = deque(maxlen=LISTED)
 
-    def write(self, key: str, references: Iterable[bytes]) -> bool:
-        """Write a shard and its index; return False if both were kept from an earlier run.
+    def write(self, key: str, references: Iterable[bytes]) -> ShardOutcome:
+        """Write a shard and its index, or keep both from an earlier run.
 
         A runner may repeat the call, also after a crash in the middle; each input counts once.
 
@@ -384,25 +399,23 @@ class ShardWriter:
         """Count records and rejects; stop as soon as this process alone has exceeded the limit."""
         self._heartbeat.beat()
         failures = [entry for entry in rejected if is_failure(entry)]
-        limit = self._job.max_rejected
+        limit = self._limit
         if limit is not None:
             # A shard may have thousands of rejected annotations at once; the one that exceeds the limit ends the job.
             del failures[max(0, limit + 1 - self._progress.rejected) :]
         self._progress.add(done, len(failures))
         self._last.extend((self._shard, entry) for entry in failures)
-        if failures:
-            self._count_rejected(len(failures))
         if limit is not None and self._progress.rejected > limit and failures:
-            raise self._limit_error(limit)
+            raise self._limit_error()
 
-    def _limit_error(self, limit: int) -> JobError:
+    def _limit_error(self) -> JobError:
         last, *others = [
             f"{entry['source']}: {SourceError(entry['stage'], entry['reason'], entry['detail'])}"
             for _, entry in reversed(self._last)
         ]
         before = "".join(["; and before it:", *(f"\n  {line}" for line in others)]) if others else ""
         return JobError(
-            f"inputs rejected: more than --max-rejected {limit} allows; a higher "
+            f"inputs rejected: more than --max-rejected {self._described} allows; a higher "
             "limit lists all in "
             f"rejected.jsonl; the last was {last}{before}"
         )
@@ -413,7 +426,7 @@ def _writer_of(job: str) -> ShardWriter:
     return ShardWriter(ShardJob.from_json(job))
 
 
-def write_shard_of_job(shard: tuple[str, str, list[bytes]]) -> bool:
+def write_shard_of_job(shard: tuple[str, str, list[bytes]]) -> ShardOutcome:
     """Write a shard in a worker process, from (job's text, shard key, references); return as `ShardWriter.write`."""
     job, key, references = shard
     return _writer_of(job).write(key, references)

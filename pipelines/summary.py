@@ -10,6 +10,8 @@ from typing import Any
 from halofeed.pipelines.commit import cure_of
 from halofeed.pipelines.convert import Conversion
 from halofeed.pipelines.output_folder import OutputFolder
+from halofeed.pipelines.reject_limit import inputs_of, share_warning, stage_of
+from halofeed.pipelines.run_counts import ConversionSummary
 from halofeed.prep.annotations.class_names import BACKGROUND
 from halofeed.prep.convert.loss_findings import Converted, cure_of_cuts, loss_findings, tiles_of_pictures
 from halofeed.schemas.file_layout import OBJECT, REJECTED, SELECTION
@@ -17,6 +19,7 @@ from halofeed.schemas.findings import FindingName, explain_finding, finding_key,
 from halofeed.schemas.manifest import Manifest, Split
 from halofeed.schemas.statistics import Padding, Statistics
 from halofeed.schemas.tasks import task_named
+from halofeed.system.console import human_bytes
 from halofeed.system.wording import plural
 
 _MAX_LISTED = 8
@@ -27,24 +30,64 @@ _READ_BYTES = 1 << 20
 _WARN_PADDING = 0.5
 
 
-def summary(done: Conversion, warn_cut: float = 0.01, on_loss: str = "refuse") -> str:
-    """Return a few lines: splits, rejected inputs with reasons, warnings, and the next command.
+def summary(
+    done: Conversion, warn_cut: float = 0.01, on_loss: str = "refuse", max_rejected: str | None = None
+) -> str:
+    """Return a few lines: splits, what the run did, rejected inputs with reasons, warnings, and the next command.
 
     Args:
         warn_cut: share of a class that the static shape may cut off without a warning.
         on_loss: "ignore" leaves out what the conversion lost.
+        max_rejected: as in `rejected_warning`.
     """
     manifest = done.manifest
     head = "already converted" if done.was_there else "converted"
     lines = [f"{manifest.name} {manifest.version}: {head}, {manifest.task}, {_classes(manifest)}"]
     lines += [f"  {name:<12} {_describe(manifest, name)}" for name in manifest.splits]
     lines += [f"  {tiles}" for tiles in [tiles_of_pictures(manifest)] if tiles]
-    see = f", see {OutputFolder(done.folder).path(REJECTED)}"
-    lines += outcome_lines(done, warn_cut, see)
+    lines += run_lines(done.summary, was_there=done.was_there)
+    lines += outcome_lines(done, warn_cut, f", see {OutputFolder(done.folder).path(REJECTED)}")
+    lines += [f"  warning: {warning}" for warning in [rejected_warning(done, max_rejected)] if warning]
     lines += _unused(manifest)
     lines += loss_lines(manifest, f"`halofeed inspect {done.folder}`") if on_loss != "ignore" else []
     lines.append(f"{done.folder}: look at it with `halofeed report {done.folder}`")
     return "\n".join(lines)
+
+
+def run_lines(run: ConversionSummary, *, was_there: bool = False) -> list[str]:
+    """Return lines on time, bytes and kept shards of a run.
+
+    Args:
+        was_there: whether the run found a committed data set, and wrote nothing.
+
+    >>> run = ConversionSummary(
+    ...     elapsed_seconds=8.0, records=400, shards=4, shards_kept=1, bytes_read=9_000_000, bytes_written=60_000_000
+    ... )
+    >>> print("\\n".join(run_lines(run)))
+      8.0 s, 50.0 records/s, 9.00 MB read, 60.0 MB written
+      resumed, 1 of 4 shards kept
+    """
+    if was_there:
+        return [f"  {run.elapsed_seconds:,.1f} s, {human_bytes(run.bytes_read)} read to compare the sources"]
+    lines = [
+        f"  {run.elapsed_seconds:,.1f} s, {run.records_per_second:,.1f} records/s, {human_bytes(run.bytes_read)} read, "
+        f"{human_bytes(run.bytes_written)} written"
+    ]
+    if run.shards_kept:
+        lines.append(f"  resumed, {run.shards_kept:,} of {plural(run.shards, 'shard')} kept")
+    return lines
+
+
+def rejected_warning(done: Conversion, max_rejected: str | None) -> str:
+    """Return the warning about a large share of rejected inputs; "" for a small one.
+
+    Args:
+        max_rejected: value of --max-rejected, with which there is no warning.
+    """
+    if max_rejected is not None:
+        return ""
+    fix = f"correct those that {OutputFolder(done.folder).path(REJECTED)} lists and convert again with --overwrite"
+    return share_warning(done.manifest.rejected, inputs_of(done.manifest), fix)
 
 
 def outcome_lines(
@@ -58,7 +101,7 @@ def outcome_lines(
         checks_shape: whether to warn of what the static shape cuts off or pads.
     """
     manifest = done.manifest
-    lines = _rejected_lines(done, see)
+    lines = rejected_lines(done.manifest.rejected, _firsts(done, set(done.manifest.rejected)), see)
     for name, split in manifest.splits.items():
         lines += _box_lines(name, split)
         if checks_shape:
@@ -71,20 +114,36 @@ def outcome_lines(
     return lines
 
 
-def _rejected_lines(done: Conversion, see: str) -> list[str]:
-    """Return lines on inputs that were rejected, files that were not asked for, and objects that were dropped."""
-    firsts = _firsts(done, set(done.manifest.rejected))
-    by_kind: dict[str, dict[str, int]] = {}
-    for reason, count in done.manifest.rejected.items():
-        stage = reason.partition(": ")[0]
-        by_kind.setdefault(stage if stage in (OBJECT, SELECTION) else "", {})[reason] = count
+_OUTCOMES = {
+    "": ("input", "rejected"),
+    SELECTION: ("other file", "left out (not asked for)"),
+    OBJECT: ("object", "dropped (the rest of the picture is kept)"),
+}
+"""What happens to an input, file or object, by the stage of its reason; "" is any other stage. The words have no tense,
+because --dry-run says them before the conversion and the summary after it."""
+
+
+def rejected_lines(reasons: Mapping[str, int], firsts: Mapping[str, str], see: str = "") -> list[str]:
+    """Return lines on inputs that are rejected, files that are not asked for, and objects that are dropped.
+
+    Args:
+        reasons: counts by stage and reason, as in the manifest.
+        firsts: source and detail of the first one of each reason.
+        see: text after each count.
+
+    >>> print("\\n".join(rejected_lines({"decode: file is empty": 2}, {"decode: file is empty": "hat/1.jpg"})))
+      2 inputs rejected
+              2 x decode: file is empty
+                  such as hat/1.jpg; copy or download it again
+    """
+    by_outcome: dict[str, dict[str, int]] = {}
+    for reason, count in reasons.items():
+        stage = stage_of(reason)
+        by_outcome.setdefault(stage if stage in _OUTCOMES else "", {})[reason] = count
     lines: list[str] = []
-    for stage, noun, what in (
-        ("", "input", "not written"),
-        (SELECTION, "other file", "not asked for and left out"),
-        (OBJECT, "object", "dropped (the rest of the picture is kept)"),
-    ):
-        lines += _reasons(by_kind.get(stage, {}), noun, f"{what}{see}", firsts)
+    for stage, (noun, what) in _OUTCOMES.items():
+        if counts := by_outcome.get(stage):
+            lines += _reason_lines(counts, f"{plural(sum(counts.values()), noun)} {what}{see}", firsts)
     return lines
 
 
@@ -122,8 +181,19 @@ def _unused(manifest: Manifest) -> Iterator[str]:
         if empty == count:
             yield f"  warning: {name}: no record"
         elif empty:
-            are = "is" if empty == 1 else "are"
-            yield f"  warning: {name}: {empty:,} of {count:,} shards {are} empty; lower --shards"
+            yield f"  warning: {name}: {empty_shards(empty, count)}"
+
+
+def empty_shards(empty: int, shards: int, least: str = "") -> str:
+    """Return the warning about empty shards.
+
+    Args:
+        least: text before the number where there may be more.
+
+    >>> empty_shards(1, 8), empty_shards(4, 8, "at least ")
+    ('1 of 8 shards is empty; lower --shards', 'at least 4 of 8 shards are empty; lower --shards')
+    """
+    return f"{least}{empty:,} of {shards:,} shards {'is' if empty == 1 else 'are'} empty; lower --shards"
 
 
 def _unused_classes(manifest: Manifest) -> Iterator[str]:
@@ -251,15 +321,7 @@ def _lines(stream: Any) -> Iterator[bytes]:
         yield from lines
 
 
-def _reasons(counts: Mapping[str, int], noun: str, what: str, firsts: Mapping[str, str]) -> list[str]:
-    """Return the total number of inputs or objects, and the most common reasons with their first example."""
-    if not counts:
-        return []
-    total = sum(counts.values())
-    return reason_lines(counts, f"{plural(total, noun)} {'was' if total == 1 else 'were'} {what}", firsts)
-
-
-def reason_lines(counts: Mapping[str, int], head: str, firsts: Mapping[str, str]) -> list[str]:
+def _reason_lines(counts: Mapping[str, int], head: str, firsts: Mapping[str, str]) -> list[str]:
     """Return a line, and the most common reasons with their first example."""
     ranked = sorted(counts.items(), key=lambda entry: (-entry[1], entry[0]))
     more = [f"    and {len(ranked) - _MAX_LISTED} reasons more"] if len(ranked) > _MAX_LISTED else []

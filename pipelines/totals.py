@@ -46,6 +46,7 @@ class Totals:
         in_order: SHA-256 of the same in order, as earlier versions used it; None for lists that were added up.
         stamps: sum of digests of the stamps of all source files; None where a file has no reliable stamp.
         first_sources: first image of each label.
+        first_bad_objects: source and detail of the first unusable object of each reason, the very first one first.
         unlabeled: number of images without a label mask by split; they are all for other tasks than segmentation.
         first_unlabeled: first of them.
         declared: sizes of stored objects, as far as declared sizes of pictures show them; empty for lists that workers
@@ -66,7 +67,7 @@ class Totals:
     first_sources: dict[str, str] = field(default_factory=dict)
     objects: int = 0
     bad_objects: Counter[str] = field(default_factory=Counter)
-    first_bad_object: str = ""
+    first_bad_objects: dict[str, tuple[str, str]] = field(default_factory=dict)
     problems: Counter[str] = field(default_factory=Counter)
     first_problems: dict[str, str] = field(default_factory=dict)
     has_boxes: bool = False
@@ -164,7 +165,7 @@ class Totals:
         self.objects += len(reference.boxes or ()) + len(reference.bad_objects)
         for reason, detail in reference.bad_objects:
             self.bad_objects[reason] += 1
-            self.first_bad_object = self.first_bad_object or f"{reference.source}: {reason} ({detail})"
+            self.first_bad_objects.setdefault(reason, (reference.source, detail))
 
     def _take_labels(self, reference: SourceExample) -> None:
         self.has_label |= reference.label is not None or reference.labels is not None
@@ -200,7 +201,8 @@ class Totals:
             self.first_sources.setdefault(label, source)
         self.objects += later.objects
         self.bad_objects.update(later.bad_objects)
-        self.first_bad_object = self.first_bad_object or later.first_bad_object
+        for reason, first in later.first_bad_objects.items():
+            self.first_bad_objects.setdefault(reason, first)
         self.problems.update(later.problems)
         self.first_problems = later.first_problems | self.first_problems
         self.has_boxes |= later.has_boxes
@@ -272,9 +274,10 @@ class Totals:
             cures += ["leave --masks out"]
         if bad < self.objects:
             cures += ["reject the images that have such objects with --on-bad-object reject"]
+        reason, (source, detail) = next(iter(self.first_bad_objects.items()))
         raise AnnotationsError(
             f"{bad} of {plural(self.objects, 'object')} cannot be used ({reasons}), the first in "
-            f"{self.first_bad_object}; "
+            f"{source}: {reason} ({detail}); "
             f"{', or '.join(cures)}"
         )
 

@@ -146,6 +146,8 @@ def is_temporary_name(name: str) -> bool:
 RUN_FILE = "run.json"
 CHECKPOINTS = "checkpoints"
 EXAMPLES = "examples"
+SIGNATURE = "signature.json"
+"""File of an exported model."""
 RUN_FORMAT = 1
 PLAN_FORMAT = 1
 

@@ -277,6 +277,12 @@ class Checkpoints(AbstractContextManager["Checkpoints"]):
         )
 
 
+def saved_steps(folder: Path) -> list[int]:
+    """Return the steps of the complete checkpoints in a folder, also a missing one, without opening them."""
+    # Orbax gives a checkpoint its name when it is complete.
+    return sorted(int(path.name) for path in find_paths(folder, "[0-9]" * DIGITS))
+
+
 def _damaged(folder: Path, error: Exception) -> CorruptFileError:
     return CorruptFileError(
         f"{folder}: the checkpoint is damaged ({_first_line(error)}); remove this folder to resume from the one before "

@@ -8,15 +8,18 @@ from __future__ import annotations
 import dataclasses
 import os
 import pkgutil
+import re
 import sys
 import tomllib
 import typing
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 from halofeed.prep.options.option import option
+from halofeed.schemas.file_layout import CHECKPOINTS, MANIFEST, SIGNATURE, read_run
 from halofeed.schemas.kinds import KIND_BY_RANK
 from halofeed.schemas.manifest import Manifest
 from halofeed.schemas.partition import Partition
@@ -61,6 +64,10 @@ class TrainConfig:
         augment: tables with a `name` in halofeed.loader.augment and its arguments, applied in order.
         device_augment: the same for halofeed.loader.device, applied in the training step before the normalization.
         backbone_weights: file of keras.applications weights (.weights.h5, .h5); "" initializes the weights at random.
+        init: run whose weights are the initial ones, by its best checkpoint, or RUN/checkpoints/00000100 for another
+            one. Its classes may differ; then the outputs per class are new.
+        schedule_steps: steps over which a cosine falls; 0 takes `steps`. With 150 a run of 100 steps can be continued
+            to 150, and is the same as one of 150 steps.
         warmup_learning_rate: rate at step 0; it rises linearly to `learning_rate` at `warmup_steps`.
         hold_steps: number of steps at the highest rate, between warm-up and cosine.
         boundaries: steps at which the rate of manual_step changes.
@@ -96,6 +103,13 @@ class TrainConfig:
     augment: tuple[Mapping[str, Any], ...] = ()
     device_augment: tuple[Mapping[str, Any], ...] = ()
     backbone_weights: str = option("", "file of keras.applications weights for the backbone")
+    init: str = option(
+        "",
+        "run whose weights to start from: its best checkpoint, or RUN/checkpoints/00000100. Its classes may differ; "
+        "then the outputs per class are new. Without --config the options are that run's too",
+        brief="run whose weights to start from, also with other classes",
+        metavar="RUN",
+    )
 
     steps: int = option(100, "number of steps to take", brief=True)
     batch_size: int = option(8, "images per step, over all devices", brief=True)
@@ -115,6 +129,7 @@ class TrainConfig:
     warmup_steps: int = 0
     warmup_learning_rate: float = 0.0
     hold_steps: int = 0
+    schedule_steps: int = 0
     boundaries: tuple[int, ...] = ()
     rates: tuple[float, ...] = ()
     decay_steps: int = 0
@@ -179,13 +194,18 @@ class TrainConfig:
                 f"partition: expected one for {cores} cores per replica, else each core does the same work; "
                 f"pass --partition image=1,{cores},1,1 (for volumes image=1,{cores},1,1,1)"
             )
+        if self.init and self.backbone_weights:
+            wrong.append(
+                f"init {self.init}: has weights of the backbone too; leave --backbone-weights out, or where the "
+                "recipe names them, add --set backbone_weights="
+            )
         if wrong:
             raise UsageError("; ".join(wrong))
 
     def _rules(self) -> list[tuple[str, str, bool]]:
         positive = ("steps", "batch_size", "iterations_per_loop", "accumulate_steps", "keep_last")
         natural = (
-            *("seed", "warmup_steps", "hold_steps", "base_batch_size", "evaluate_every"),
+            *("seed", "warmup_steps", "hold_steps", "schedule_steps", "base_batch_size", "evaluate_every"),
             *("evaluate_batch_size", "checkpoint_every", "warmup_learning_rate", "weight_decay", "clip_norm"),
         )
         choices = {
@@ -214,6 +234,15 @@ class TrainConfig:
                 for name in ("average_decay", "norm_decay", "momentum")
             ),
         ]
+
+    @property
+    def schedule_updates(self) -> int:
+        """Updates over which a cosine falls.
+
+        >>> TrainConfig(steps=150, schedule_steps=100, accumulate_steps=4).schedule_updates
+        25
+        """
+        return (self.schedule_steps or self.steps) // self.accumulate_steps
 
     def parsed_partition(self) -> Partition:
         """Return the partition that `cores_per_replica` and `partition` describe.
@@ -335,17 +364,54 @@ def read_config(name: str) -> tuple[TrainConfig, list[str]]:
         raise UsageError(f"--config {name}: {error}") from error
 
 
-def configure(name: str, settings: Sequence[str | tuple[str, Any]], **changes: Any) -> TrainConfig:
-    """Return a config by its name with changes, as `TrainConfig.changed` makes them, and print what follows from them.
+def run_and_checkpoint(path: str | Path) -> tuple[Path, str]:
+    """Return the run that `init` names, and its checkpoint as `Run.restore` names it.
+
+    Args:
+        path: folder of a run, or of one of its checkpoints.
+
+    Raises:
+        UsageError: the folder is an export, which has no arrays by name, or a data set.
+
+    >>> run_and_checkpoint("runs/cards/checkpoints/00000100"), run_and_checkpoint("runs/cards")
+    ((PosixPath('runs/cards'), '100'), (PosixPath('runs/cards'), 'best'))
+    """
+    folder = Path(path)
+    if (folder / SIGNATURE).is_file():
+        raise UsageError(
+            f"--init {path}: is an exported program, which cannot be trained; name the run that it was exported from"
+        )
+    if (folder / MANIFEST).is_file():
+        raise UsageError(f"--init {path}: is a data set, not a training run; name the folder of a run")
+    if folder.parent.name == CHECKPOINTS and re.fullmatch(r"\d{8}", folder.name):
+        return folder.parent.parent, str(int(folder.name))
+    return folder, "best"
+
+
+def config_of_run(folder: str | Path) -> TrainConfig:
+    """Return the config of a run for another one that starts from its weights, maybe on other data.
+
+    Raises:
+        UsageError: the folder holds no run.
+        CorruptFileError: its run.json cannot be read.
+    """
+    of_its_data = {"init": "", "backbone_weights": "", "image_shape": None, "evaluate_split": ""}
+    return TrainConfig.from_json({**read_run(folder)["config"], **of_its_data})
+
+
+def configure(
+    source: str | TrainConfig, settings: Sequence[str | tuple[str, Any]], **changes: Any
+) -> TrainConfig:
+    """Return a config, or that of a name, with changes as of `TrainConfig.changed`, and print what follows from them.
 
     Where a change makes the run shorter than the warm-up of a cosine, the warm-up becomes a fifth of the run.
 
     >>> configure("retinanet_resnet50_fpn_640", ["steps=10"]).warmup_steps
     2
     """
-    config, lines = read_config(name)
+    config, lines = read_config(source) if isinstance(source, str) else (source, [])
     changed, warmup = config.changed(settings, **changes), config.warmup_steps
-    before, updates = (one.steps // one.accumulate_steps for one in (config, changed))
+    before, updates = (one.schedule_updates for one in (config, changed))
     # A recipe whose own steps are fewer than its warm-up is a mistake, and is refused elsewhere.
     if updates < warmup <= before and (changed.schedule, changed.warmup_steps) == ("cosine", warmup):
         changed = changed.changed(warmup_steps=updates // 5)

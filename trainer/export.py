@@ -29,6 +29,7 @@ import numpy as np
 from jax import export
 
 from halofeed.loader.stream import start_tensorflow
+from halofeed.schemas.file_layout import SIGNATURE
 from halofeed.storage import owned_files
 from halofeed.storage.atomic_files import atomic_write, temporary_folder
 from halofeed.storage.locks import locked_folder
@@ -37,7 +38,7 @@ from halofeed.system.errors import UsageError
 from halofeed.trainer.step import TrainingSetup, Variables
 
 PLATFORMS = ("cpu", "cuda", "tpu")
-STABLEHLO, SAVED_MODEL, SIGNATURE, README = "model.stablehlo", "saved_model", "signature.json", "README.md"
+STABLEHLO, SAVED_MODEL, README = "model.stablehlo", "saved_model", "README.md"
 EXPORT_FORMAT = 1
 Predict = Callable[[jax.Array], dict[str, jax.Array]]
 

@@ -187,7 +187,7 @@ SCHEDULES: dict[str, Callable[[TrainConfig, int], Schedule]] = {
 """Functions that make a schedule from a config and its number of updates."""
 
 ONLY_OF = {
-    "hold_steps": "cosine",
+    **dict.fromkeys(("hold_steps", "schedule_steps"), "cosine"),
     **dict.fromkeys(("boundaries", "rates"), "manual_step"),
     **dict.fromkeys(("decay_steps", "decay_rate"), "exponential"),
 }
@@ -195,7 +195,7 @@ ONLY_OF = {
 
 
 def build_schedule(config: TrainConfig) -> Schedule:
-    """Return the config's schedule, over `steps // accumulate_steps` updates.
+    """Return the config's schedule, over `TrainConfig.schedule_updates` updates.
 
     `warmup_steps`, `hold_steps` and `boundaries` count updates too. `base_batch_size` scales every rate
     (`linear_scaling`). The warm-up of manual_step rises from the first rate to the second, so `warmup_steps` must be
@@ -210,13 +210,13 @@ def build_schedule(config: TrainConfig) -> Schedule:
             raise UsageError(
                 f"{name.replace('_', ' ')}: belongs to the schedule {schedule}, not {config.schedule}; leave it out"
             )
-    updates = config.steps // config.accumulate_steps
-    if not updates:
+    shortest = min(config.steps, config.schedule_steps or config.steps)
+    if shortest < config.accumulate_steps:
         raise UsageError(
-            f"accumulate steps: expected at most the {plural(config.steps, 'step')} of the run, got "
+            f"accumulate steps: expected at most the {plural(shortest, 'step')} of the run, got "
             f"{config.accumulate_steps}"
         )
-    return SCHEDULES[config.schedule](config, updates)
+    return SCHEDULES[config.schedule](config, config.schedule_updates)
 
 
 def _warmed_up(

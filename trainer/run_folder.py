@@ -12,10 +12,12 @@ from __future__ import annotations
 import contextlib
 import errno
 import glob
+import itertools
 import json
 import os
 import re
 import secrets
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -32,9 +34,10 @@ from halofeed.storage.locks import FolderLock
 from halofeed.storage.paths import find_paths, names_in
 from halofeed.system.console import print_status
 from halofeed.system.errors import UsageError
-from halofeed.trainer.checkpoint import Checkpoints
+from halofeed.system.wording import plural
+from halofeed.trainer.checkpoint import Checkpoints, saved_steps
 from halofeed.trainer.config import TrainConfig
-from halofeed.trainer.optimizers import build_optimizer
+from halofeed.trainer.optimizers import build_optimizer, build_schedule
 from halofeed.trainer.step import TrainingSetup, Variables, abstract_state
 from halofeed.trainer.task import DataFacts
 from halofeed.trainer.training_setup import build_training_setup
@@ -44,6 +47,13 @@ _CHANGEABLE_FIELDS = {
     *("checkpoint_every", "keep_last", "remat", "iterations_per_loop"),
 }
 """Config fields that may differ when a run resumes: its losses stay the same except for rounding."""
+
+_LENGTH_FIELDS = {"steps", "schedule_steps"}
+"""Config fields of which a resume may change the values: the next step follows the new schedule, and a line says so."""
+_INIT_FIELDS = {"model", "model_options", "normalization", "backbone_weights", "init", "facts"}
+"""Differences with which a run may not start from the weights of the other one."""
+ORIGIN, EARLIER_LENGTHS = "origin", "earlier_lengths"
+"""Members of run.json: run whose weights it started from, and the lengths that it had before, by their last step."""
 
 _REMOVED_NAME = re.compile(r"\..+\.[0-9a-f]{16}\.removed")
 
@@ -74,6 +84,12 @@ class Run:
     def recipe(self) -> Mapping[str, Any]:
         """Recipe by which that data set was converted."""
         return dict(self.document["recipe"])
+
+    @property
+    def origin_text(self) -> str:
+        """Words that say from which run the first weights came; "" if they were drawn from the seed."""
+        origin = self.document.get(ORIGIN)
+        return f"; it began with the weights of {origin['run']}, step {origin['step']}" if origin else ""
 
     def changed(self, **fields: Any) -> Run:
         """Return the run with other fields of its config, such as the split of an image; None keeps the run's own."""
@@ -126,8 +142,10 @@ def begin_run(
     overwrite: bool,
     chief: bool,
     lock: FolderLock | None = None,
-) -> None:
+) -> list[str]:
     """Create a run folder, or check that the existing one holds this run, so that it can resume.
+
+    A run that has saved no step may change all of its options. One that has may take more or fewer steps.
 
     Args:
         folder: path of the run folder.
@@ -138,13 +156,16 @@ def begin_run(
         chief: True in the process that writes; the others only check.
         lock: lock of the writing process, which keeps it; None releases the folder when this returns.
 
+    Returns:
+        Lines that say what differs from the existing run.
+
     Raises:
         UsageError: the folder holds another run or other files, cannot be written, or holds files to be replaced that
             halofeed did not write.
         JobError: another process is writing to it.
     """
-    held_lock = lock or run_lock()
-    document = {
+    held_lock, notes = lock or run_lock(), list[str]()
+    document: dict[str, Any] = {
         "format": RUN_FORMAT,
         "halofeed": __version__,
         "config": config.to_json(),
@@ -159,8 +180,9 @@ def begin_run(
             if overwrite and (folder / RUN_FILE).is_file():
                 owned_files.check_owned(folder, "--out")
                 _set_aside(folder, held_lock)
-        if (folder / RUN_FILE).is_file():
-            _check_same_run(folder, open_run(folder).document, document)
+        # Others may still see the run that the first process replaces.
+        if (folder / RUN_FILE).is_file() and (chief or not overwrite):
+            document, notes = _continued(folder, open_run(folder).document, document)
         elif chief:
             _claim_empty_folder(folder)
         if chief:
@@ -172,6 +194,7 @@ def begin_run(
     finally:
         if lock is None:
             held_lock.release()
+    return notes
 
 
 def run_lock() -> FolderLock:
@@ -271,7 +294,104 @@ def write_json(file: Path, document: Any) -> None:
     atomic_write(file, (json.dumps(document, indent=1) + "\n").encode())
 
 
-def _check_same_run(folder: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+def _continued(
+    folder: Path, before: Mapping[str, Any], now: dict[str, Any]
+) -> tuple[dict[str, Any], list[str]]:
+    """Return run.json of a run that starts again or resumes in the folder of an existing one, and lines for the user.
+
+    Args:
+        folder: path of the run folder.
+        before: the existing run.json.
+        now: that of this command.
+
+    Raises:
+        UsageError: a step was saved, and options differ that a resume cannot change.
+    """
+    saved, different = saved_steps(folder / CHECKPOINTS), _differences(before, now)
+    if not saved:
+        changed = "".join(f"\n  {line}" for line in different.values())
+        return now, [
+            f"{folder}: no step of its run was saved; it starts again with{changed}"
+        ] if changed else []
+    origin, given = before["config"].get("init", ""), now["config"]["init"]
+    # The weights of a run that resumes are in its checkpoint, and the origin may have been deleted.
+    if not given or (origin and os.path.realpath(given) == os.path.realpath(origin)):
+        different.pop("init", None)
+    _check_changes(folder, different)
+    document = {**now, "config": {**now["config"], "init": origin}}
+    document |= {name: before[name] for name in (ORIGIN, EARLIER_LENGTHS) if name in before}
+    if not different:
+        return document, []
+    old, new = (TrainConfig.from_json(one["config"]) for one in (before, now))
+    if new.steps < saved[-1]:
+        raise UsageError(
+            f"--steps {new.steps}: the run in {folder} has taken {plural(saved[-1], 'step')}; pass --steps "
+            f"{saved[-1]} or more, or name another --out"
+        )
+    document[EARLIER_LENGTHS] = _lengths(before, old, saved[-1])
+    return document, [_changed_length(old, new, saved[-1])]
+
+
+def _check_changes(folder: Path, different: Mapping[str, str]) -> None:
+    """Raise UsageError where settings differ that a resume cannot change."""
+    # A recipe's warm-up is shortened where the run is (`config.configure`), so it may change with the length.
+    length = {*_LENGTH_FIELDS, "warmup_steps"} if different.keys() & _LENGTH_FIELDS else set()
+    if others := {name: line for name, line in different.items() if name not in length}:
+        # With the settings of another model its weights would be refused.
+        begins = (
+            "" if others.keys() & _INIT_FIELDS else f" ({_init_words(folder)} starts there from its weights)"
+        )
+        raise UsageError(
+            f"--out {folder}: holds a run with other settings; name another folder{begins}, or pass --overwrite to "
+            "start again\n" + "\n".join(others.values())
+        )
+
+
+def _init_words(folder: Path) -> str:
+    return f"--out {shlex.quote(_free_name(folder))} --init {shlex.quote(str(folder))}"
+
+
+def _free_name(folder: Path) -> str:
+    """Return the path of a folder beside another one that does not exist: runs/cards-2."""
+    paths = (f"{folder}-{number}" for number in itertools.count(2))
+    return next(path for path in paths if not os.path.lexists(path))
+
+
+def _lengths(before: Mapping[str, Any], config: TrainConfig, saved: int) -> list[dict[str, int]]:
+    """Return the lengths that a run had before this one, each with the last step that it was used for."""
+    lengths: list[dict[str, int]] = list(before.get(EARLIER_LENGTHS, ()))
+    # A length under which no step was saved had no effect.
+    if not lengths or lengths[-1]["until_step"] < saved:
+        fields = {name: getattr(config, name) for name in (*sorted(_LENGTH_FIELDS), "warmup_steps")}
+        lengths.append({"until_step": saved, **fields})
+    return lengths
+
+
+def _changed_length(old: TrainConfig, new: TrainConfig, saved: int) -> str:
+    """Return the line that says which steps and learning rates follow after a change of the run's length."""
+    changed = ", ".join(
+        f"{name}: was {getattr(old, name)}, now {getattr(new, name)}"
+        for name in sorted(_LENGTH_FIELDS, reverse=True)
+        if getattr(old, name) != getattr(new, name)
+    )
+    if new.schedule != "cosine":
+        return f"{changed}; the learning rate is {new.schedule} and does not depend on it"
+    before, after = (
+        f"{float(build_schedule(config)(saved // config.accumulate_steps)):g}" for config in (old, new)
+    )
+    here = f"at step {saved + 1}"
+    old_length, new_length = (config.schedule_steps or config.steps for config in (old, new))
+    cosine = f"follows the cosine of {plural(new_length, 'step')}"
+    if old_length == new_length:
+        return f"{changed}; the learning rate still {cosine}: {after} {here}"
+    return (
+        f"{changed}; the learning rate {cosine} from here on: {after} {here}; with --set schedule_steps={old_length} "
+        f"it follows that of {plural(old_length, 'step')}: {before}"
+    )
+
+
+def _differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, str]:
+    """Return a line for each setting that changes what is computed, by its name."""
     # Settings that an earlier version did not have count as their defaults.
     earlier = {**TrainConfig().to_json(), **before["config"]}
     names = sorted({*earlier, *now["config"]} - _CHANGEABLE_FIELDS)
@@ -280,11 +400,7 @@ def _check_same_run(folder: Path, before: Mapping[str, Any], now: Mapping[str, A
     old_facts, new_facts = (DataFacts.from_json(document["facts"]).to_json() for document in (before, now))
     pairs.append(("facts", old_facts, new_facts))
     pairs += [(name, before.get(name), now.get(name)) for name in ("data_name", "data_version", "split")]
-    if different := [f"{name}: was {old!r}, now {new!r}" for name, old, new in pairs if old != new]:
-        raise UsageError(
-            f"--out {folder}: holds a run with other settings; name another folder, or pass --overwrite to start "
-            "again\n" + "\n".join(different)
-        )
+    return {name: f"{name}: was {old!r}, now {new!r}" for name, old, new in pairs if old != new}
 
 
 def _choose_step(checkpoints: Checkpoints, which: str, folder: Path) -> int:

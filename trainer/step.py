@@ -198,6 +198,10 @@ def new_state(
     if pretrain is not None:
         pretrain(model)
     initial = nnx.state(model, nnx.Param), nnx.state(model, nnx.Not(nnx.Param))
+    # JAX cannot copy an array that `pretrain` put on a device to another host. It checks that arrays in the memory of
+    # the hosts are the same on all of them.
+    if jax.process_count() > 1:
+        initial = jax.device_get(initial)
     if setup.mesh is not None:
         initial = jax.device_put(initial, replicated_sharding(setup.mesh))
     complete = partial(_complete_state, optimizer=optimizer, average=average)

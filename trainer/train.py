@@ -13,7 +13,6 @@ from typing import Any, TextIO
 
 import jax
 import numpy as np
-from flax import nnx
 from jax.experimental import multihost_utils
 from jax.sharding import Mesh
 
@@ -27,20 +26,27 @@ from halofeed.system.console import VERBOSE, print_status
 from halofeed.system.errors import CorruptFileError, TrainingError, UsageError
 from halofeed.system.garbage_collection import paused_collector
 from halofeed.system.wording import plural
-from halofeed.trainer.checkpoint import DIGITS, Checkpoints
+from halofeed.trainer.checkpoint import DIGITS, Checkpoints, saved_steps
 from halofeed.trainer.compile_cache import cache_events
 from halofeed.trainer.config import TrainConfig
 from halofeed.trainer.data import TrainData
 from halofeed.trainer.distributed import agree_any, is_chief
 from halofeed.trainer.evaluate import ExampleCollector, Predictor, summary_lines
+from halofeed.trainer.initial_weights import Origin, check_other_folder, initial_weights
 from halofeed.trainer.log import RunLog
-from halofeed.trainer.models.keras_weights import keras_normalization, load_backbone
 from halofeed.trainer.platform import hide_accelerators_from_tensorflow
 from halofeed.trainer.record_metadata import SplitMetadata
-from halofeed.trainer.run_folder import begin_run, delete_replaced, restore_replaced, run_lock
+from halofeed.trainer.run_folder import (
+    ORIGIN,
+    begin_run,
+    delete_replaced,
+    open_run,
+    restore_replaced,
+    run_lock,
+)
 from halofeed.trainer.run_progress import Progress, StepTimer, StopRequest
 from halofeed.trainer.step import TrainingSetup, TrainState
-from halofeed.trainer.task import DeviceBatch
+from halofeed.trainer.task import DataFacts, DeviceBatch
 from halofeed.trainer.training_setup import Program, build_program
 from halofeed.trainer.whole_pictures import whole_picture_metrics
 
@@ -104,16 +110,24 @@ def train(
     mesh, setup, partition = program.mesh, program.setup, program.partition
     # Raises for a partition that does not fit the batch, before anything is written.
     data.batches.on_mesh(mesh, partition)
+    # A resume has its weights in the checkpoint; their origin may be deleted.
+    resumes = folder is not None and not overwrite and bool(saved_steps(Path(folder) / CHECKPOINTS))
     with paused_collector():
-        state = program.new_state(_pretrain(config))
+        state, origin = _first_state(program, data.facts, folder, resumes=resumes)
     parameter_count = sum(leaf.size for leaf in jax.tree.leaves(state.parameters))
 
-    with RunWriter(config, data, folder, overwrite, setup, parameter_count) as writer:
+    with RunWriter(config, data, folder, overwrite, setup, parameter_count, origin) as writer:
         state, start = writer.resume(state)
+        if resumes and not start:
+            raise TrainingError(
+                f"{folder}: its checkpoints were removed while it was resumed; start it again"
+            )
         progress = Progress(config, (stream or sys.stderr) if is_chief() else None, start)
+        for line in writer.notes:
+            progress.say(line)
         _warn_of_idle_cores(config, setup, data.facts.image_shape, progress)
         if start:
-            progress.say(f"resuming after step {start}")
+            progress.say(f"resuming after step {start}{writer.origin_text}")
         evaluate = _Evaluation(config, data, setup, writer, progress)
 
         with StopRequest() as stop, Prefetcher.of(data.batches.on_mesh(mesh, partition, start)) as batches:
@@ -157,6 +171,17 @@ def train(
             stopped_by=stop.signal,
             state=state,
         )
+
+
+def _first_state(
+    program: Program, facts: DataFacts, folder: str | Path | None, *, resumes: bool
+) -> tuple[TrainState, Origin | None]:
+    """Return the state before step 0, and the run whose weights it has; in a resume a checkpoint replaces it."""
+    check_other_folder(program.config, folder)
+    initial = None if resumes else initial_weights(program.config, facts, program.setup)
+    if initial is None:
+        return program.new_state(), None
+    return program.new_state(initial.load), initial.origin
 
 
 def _compile(
@@ -295,7 +320,10 @@ class RunWriter(AbstractContextManager["RunWriter"]):
         overwrite: bool,
         setup: TrainingSetup,
         parameter_count: int,
+        origin: Origin | None = None,
     ) -> None:
+        self.notes = [] if origin is None else [origin.line]
+        self.origin_text = ""
         self.folder = None if folder is None else owned_files.real_folder(folder)
         self._config, self._data = config, data
         self._checkpoints: Checkpoints | None = None
@@ -313,13 +341,15 @@ class RunWriter(AbstractContextManager["RunWriter"]):
             "platform": mesh.devices.flat[0].platform,
             "best_metric": setup.task.best,
         }
+        if origin is not None:
+            description[ORIGIN] = origin.document
         lock = run_lock()
         signals.set_stop_message(outlook="no step of this run was saved: the same command starts it again")
         self._resources.callback(lock.release)
         self._resources.enter_context(restricted_umask(self.folder / RUN_FILE))
         with ExitStack() as on_error, signals.DeferSignals():
             on_error.push(self._resources.__exit__)
-            begin_run(
+            self.notes += begin_run(
                 self.folder, config, data.facts, description, overwrite=overwrite, chief=is_chief(), lock=lock
             )
             self._restore_on_exit.__enter__()
@@ -339,6 +369,7 @@ class RunWriter(AbstractContextManager["RunWriter"]):
         if step is None:
             return state, 0
         self._restore_on_exit.keep()
+        self.origin_text = open_run(self.folder).origin_text
         signals.set_stop_message(outlook=f"the same command resumes after step {step}")
         state, loader_state = self._checkpoints.restore(state, step)
         # A loader that continues elsewhere would repeat or skip batches.
@@ -459,24 +490,6 @@ class _Evaluation:
             examples.write(self._writer.folder / EXAMPLES, source, step, split)
         best = metrics.get(task.best)
         return None if best is None else float(best)
-
-
-def _pretrain(config: TrainConfig) -> Callable[[nnx.Module], object] | None:
-    """Return a function that loads the backbone's weights into a model; None if the config names no file."""
-    if not config.backbone_weights:
-        return None
-
-    def load(model: nnx.Module) -> None:
-        load_backbone(model, config.backbone_weights)
-        expected = keras_normalization(model)
-        # Other inputs than those of the training make the weights worthless, without an error.
-        if config.normalization != expected:
-            raise UsageError(
-                f"normalization {config.normalization}: the backbone's weights were trained with {expected}; pass "
-                f"--set normalization={expected}"
-            )
-
-    return load
 
 
 def _warn_of_idle_cores(

@@ -377,6 +377,8 @@ def config(facts: RunFacts) -> dict[str, Any]:
         "image shape": list(facts.image_shape),
         "mean": document["facts"].get("mean"),
         "deviation": document["facts"].get("std"),
+        "first weights": _origin_text(document.get("origin")),
+        "earlier numbers of steps": _earlier_steps(document.get("earlier_lengths")),
         "platform": document.get("platform"),
         "halofeed": document.get("halofeed"),
     }
@@ -384,6 +386,23 @@ def config(facts: RunFacts) -> dict[str, Any]:
         "data": [(name, setting_text(value)) for name, value in data.items() if value is not None],
         "settings": settings,
     }
+
+
+def _origin_text(origin: Any) -> str | None:
+    """Return from which run the first weights came; None if they were drawn from the seed."""
+    if not isinstance(origin, Mapping):
+        return None
+    new = origin.get("new")
+    words = f"{origin.get('run')}, step {origin.get('step')}"
+    return f"{words}; new {', '.join(map(str, new))}" if isinstance(new, list) and new else words
+
+
+def _earlier_steps(lengths: Any) -> str | None:
+    """Return the numbers of steps that a continued run had before, with the last step for which each counted."""
+    if not isinstance(lengths, list):
+        return None
+    entries = [entry for entry in lengths if isinstance(entry, Mapping)]
+    return "; ".join(f"{one.get('steps')} up to step {one.get('until_step')}" for one in entries) or None
 
 
 def run_commands(facts: RunFacts) -> dict[str, Any]:

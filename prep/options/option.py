@@ -52,7 +52,8 @@ def option(
         is_secret: leave the value out of the dataclass's repr.
         **more: further metadata: `choices` lists the allowed values, `least` is the smallest one, `needs` is the
             condition, or a tuple of conditions, under which the option has an effect (default: that of the dataclass,
-            its NEEDS), and `omitted` leaves the option out of a recipe's JSON form while it has its default.
+            its NEEDS), `omitted` leaves the option out of a recipe's JSON form while it has its default, and
+            `metavar` is the word for the value in the help.
     """
     return dataclasses.field(
         default=default,

@@ -30,6 +30,7 @@ LOCAL = (
     "folder",
     "config",
     "backbone_weights",
+    "init",
     "images",
 )
 NO_PATHS = {("export", "--to"), ("demo", "--images"), ("convert", "--source"), ("convert", "--images")}

@@ -84,6 +84,18 @@ def test_the_best_step_is_named_where_it_is_not_the_last(tmp_path: Path) -> None
     assert "b c" in page.words("metrics"), "what nobody foresaw is a table too"
 
 
+def test_a_run_from_the_weights_of_another_one_and_a_continued_one_say_so(tmp_path: Path) -> None:
+    origin = {"run": "runs/coco", "step": 30, "loaded": ["backbone"], "new": ["outputs.logits"]}
+    lengths = [{"until_step": 100, "steps": 100}, {"until_step": 150, "steps": 180}]
+    _, page = report(
+        write_run(tmp_path / "run", "detection", steps=1, origin=origin, earlier_lengths=lengths)
+    )
+    assert "first weightsruns/coco, step 30; new outputs.logits" in page.words("config")
+    assert "earlier numbers of steps100 up to step 100; 180 up to step 150" in page.words("config")
+    for broken in ([], {}, [1], 3):
+        report(write_run(tmp_path / "run", "detection", steps=1, origin=broken, earlier_lengths=broken))
+
+
 def test_the_confusion_matrix_is_a_table_of_counts_or_a_picture_of_many_classes(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "run", "classification")
     source, page = report(folder)

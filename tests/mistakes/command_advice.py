@@ -18,12 +18,14 @@ from halofeed.errors import JobError
 from halofeed.inspection.html.run_report import config_as_toml
 from halofeed.loader import FlipUpDown, Loader, Mixture
 from halofeed.schemas.manifest import read_manifest
+from halofeed.trainer.initial_weights import initial_weights
 from halofeed.trainer.loaded_run import LoadedRun
 from halofeed.trainer.new_files import recipe_for_new_files
 from halofeed.trainer.plan.compiling import CompileResult
 from halofeed.trainer.plan.requests import Request
 from halofeed.trainer.run_folder import open_run
-from halofeed.trainer.task import data_facts
+from halofeed.trainer.task import DataFacts, data_facts
+from halofeed.trainer.training_setup import build_training_setup
 from tests.mistakes.conversion_advice import SMALL, organs, patched, pictures, scans
 from tests.support.advice import Advice, noted, refused, usage
 from tests.support.annotation_writer import boxed, draw, write_annotations
@@ -81,6 +83,26 @@ def train_scans(source: Path, *more: object) -> list[object]:
 
 
 @preparing
+def train_from(source: Path, *more: object) -> list[object]:
+    """The training of a tiny model from the weights of that run."""
+    return [*train("--init", trained())(source), *more]
+
+
+def train_another(source: Path) -> list[object]:
+    """The training of another model from its weights."""
+    model = ("--config", "classifier_small", "--set", "model.features=[4]", "--batch-size", 8, "--steps", 1)
+    return ["train", data(), *model, "--init", trained(), "--out", source.parent / "run"]
+
+
+@preparing
+def train_longer(source: Path, steps: int, again: int) -> list[object]:
+    """The training of a copy of that run to more steps, then to others."""
+    words = [*of_run("train")(source)[:1], *train()(source)[1:], "--steps"]
+    assert not call(*words, steps)
+    return [*words, again]
+
+
+@preparing
 def of_run(source: Path, command: str, *more: object) -> list[object]:
     """A command on a run of one's own."""
     shutil.copytree(trained(), source.parent / "run")
@@ -116,12 +138,18 @@ def converted_before(source: Path, words: Prepare, check: Callable[[Path], objec
     return [lambda: check(folder_of(source))]
 
 
-def check_training(folder: Path) -> object:
+def check_training(folder: Path) -> DataFacts:
     return data_facts(read_manifest(folder), "train")
 
 
 def new_files(folder: Path) -> object:
     return recipe_for_new_files(read_manifest(folder).recipe, "classification")
+
+
+def start_from(folder: Path) -> object:
+    """The weights of that run, as the first ones on another data set."""
+    config, facts = open_run(trained()).config.changed(init=str(trained())), check_training(folder)
+    return initial_weights(config, facts, build_training_setup(config, facts))
 
 
 def report_page(folder: Path) -> str:
@@ -249,7 +277,7 @@ def many_gathers() -> Iterator[None]:
 
 @contextlib.contextmanager
 def ready_with_weights() -> Iterator[None]:
-    with READY["throughout"](), patched("trainer.train.load_backbone")():
+    with READY["throughout"](), patched("trainer.initial_weights.load_backbone")():
         yield
 
 
@@ -313,7 +341,39 @@ ADVICE: dict[str, Advice] = {
     "a run with other settings": usage(
         lambda source: [*of_run("train")(source)[:1], *train("--set seed=3")(source)[1:]],
         r"pass (--overwrite) to start",
+        r"\((--out \S+ --init \S+) starts there",
         **READY,
+    ),
+    "fewer steps than a run has taken": usage(
+        train_longer(2, 1), r"pass (--steps 2) or more", (r"name another (--out)", "{folder}/other"), **READY
+    ),
+    "more steps than a run had": noted(
+        train_longer(2, 3),
+        r"with (--set schedule_steps=2) it follows",
+        proves="follows the cosine of 2 steps",
+    ),
+    "weights of the run itself": usage(
+        lambda source: [*of_run("train")(source)[:1], *train("--init run")(source)[1:]],
+        r"leave (--init) out to resume",
+        (r"name another folder with (--out)", "{folder}/other"),
+        **READY,
+    ),
+    "weights of another model": usage(
+        train_another, r"leave (--config) and the options of the model out", without=("--set",), **READY
+    ),
+    "weights for pixels on another scale": usage(
+        train_from("--set normalization=caffe"), r"pass (--set normalization=dataset)", **READY
+    ),
+    "weights of pictures with other channels": usage(
+        converted_before(pictures("--channels 1"), start_from),
+        (r"with (--recipe \S+)", "--overwrite"),
+        into=pictures(),
+    ),
+    "weights of a backbone and of a run": usage(
+        train_from("--backbone-weights w.h5"), r"leave (--backbone-weights) out", **READY
+    ),
+    "weights of a backbone in a recipe, and of a run": usage(
+        train_from("--set backbone_weights=w.h5"), r"add (--set backbone_weights=)", **READY
     ),
     # what a run is asked for
     "a compile cache that cannot be written": noted(

@@ -411,6 +411,16 @@ ADVICE: dict[str, Advice] = {
         around=patched("pipelines.output_folder._rename", side_effect=OSError(errno.EIO, "fails")),
     ),
     # what has come of it
+    "many rejects": noted(pictures(broken=1), r"accept them with (--max-rejected \d+%)", proves="3 records"),
+    "many rejects that are corrected": noted(
+        pictures(broken=1),
+        r"lists and convert again with (--overwrite)",
+        first=lambda source: (source / "hat/0000.jpg").unlink(),
+        proves="3 records",
+    ),
+    "a limit that is no number": usage(
+        pictures("--max-rejected few", broken=1), (r"(--max-rejected) few: expected .* such as", "50%")
+    ),
     "more is rejected than all workers may": refused(
         pictures("--max-rejected 0", broken=1),
         (r"and (--max-rejected) allows 0", "1"),

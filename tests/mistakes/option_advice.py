@@ -118,7 +118,7 @@ ADVICE: dict[str, Advice] = {
     "clips for detection": usage(clips("--task detection"), "goes with (--task classification)"),
     "frames for detection": usage(table("--task detection --frames 2"), "leave (--frames) out"),
     "clip sets": usage(clips("--class-overlap channels"), "(--class-overlap) channels is for.*leave it out"),
-    "clips as JPEG": usage(clips("--encoding jpeg"), "(--encoding) jpeg: clips.*leave it out"),
+    "clips as JPEG": usage(clips("--encoding jpeg"), "--encoding jpeg: clips.*take (--encoding packed)"),
     "clips of 16 bits": usage(clips("--dtype uint16"), "(--dtype) uint16: clips.*leave it out"),
     "gray clips": usage(clips("--channels 1"), "(--channels) 1: clips.*leave it out"),
     "unsized clips": usage(clips("--resize none"), "take (--resize keep-aspect --pad)", without=STRETCHED),
@@ -156,9 +156,9 @@ ADVICE: dict[str, Advice] = {
     "color planes of gray pictures": usage(
         pictures("--encoding yuv420 --channels 1"), "take (--encoding packed)"
     ),
-    "color planes of clips": usage(clips("--encoding yuv420"), "(--encoding) yuv420: clips.*leave it out"),
+    "color planes of clips": usage(clips("--encoding yuv420"), "yuv420: clips.*take (--encoding packed)"),
     "color planes of volumes": usage(
-        volumes(*SIZE, "--encoding yuv420"), "(--encoding) yuv420: volumes.*leave it out"
+        volumes(*SIZE, "--encoding yuv420"), "yuv420: volumes.*take (--encoding packed)"
     ),
     "JPEG of 16 bits": usage(pictures("--encoding jpeg --dtype uint16"), "take (--encoding png)"),
     "volumes": usage(volumes(*SIZE[2:]), "set its static shape with (--depth)", more=FULL, without=STRETCHED),
@@ -199,7 +199,7 @@ ADVICE: dict[str, Advice] = {
     ),
     "volumes for detection": usage(volumes(*SIZE, "--task detection"), "goes with (--task segmentation)"),
     "boxes with a depth": usage(table("--task detection --depth 4"), "leave (--depth) out"),
-    "volumes as PNG": usage(volumes(*SIZE, "--encoding png"), "(--encoding) png: volumes.*leave it out"),
+    "volumes as PNG": usage(volumes(*SIZE, "--encoding png"), "png: volumes.*take (--encoding packed)"),
     "integers normalized": usage(
         volumes(*SIZE, "--normalize scan --dtype int16"), "take (--dtype float32)", "leave (--normalize) out"
     ),

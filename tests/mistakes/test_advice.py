@@ -223,8 +223,7 @@ EXCEPTIONS: dict[str, str] = {
     "prep/formats/picture/image.py: {} x {} pixels (height x width){}, allowed are {} in all; --max-pixels": (
         "it needs a picture of more than 179 million pixels; tests/prep/formats/test_pictures_files.py lowers the limit"
     ),
-    "pipelines/dry_run.py: warning: {} shards for {}: some will be empty; lower --shards": OF_SHARDS,
-    "pipelines/summary.py: warning: {}: {} of {} shards {} empty; lower --shards": OF_SHARDS,
+    "pipelines/summary.py: {}{} of {} shards {} empty; lower --shards": OF_SHARDS,
     "pipelines/dry_run.py: scans {} to {}; at {} mm the median is {}, and the largest sides are {}": PROPOSED,
     "pipelines/dry_run.py: --window-hu {},{}": PROPOSED,
     "pipelines/beam_options.py: --project=PROJECT --region=REGION --temp_location=gs://BUCKET/FOLDER": FACT,

@@ -42,7 +42,7 @@ ROWS = {
     "masks beside pictures": (
         "volumes_lgg_two_layouts",
         "--height 32 --width 32 --channels 1",
-        r"--layout pairs: it finds labels for 12 of 12",
+        r"layout pairs, because it finds labels for 12 of 12",
     ),
     "lists of CVAT": ("pictures_cvat_yolo11_lists_fix", PLAIN, r"train +3 records[^\n]*\n +val +2 records"),
     "a list of a subset": (
@@ -63,7 +63,7 @@ ROWS = {
     ),
     "Datumaro": ("pictures_datumaro_json_is_called_coco", PLAIN, r"is JSON of Datumaro.*datum convert"),
     "VisDrone": ("pictures_visdrone_det", PLAIN, r"annotations/0000000\.txt is a VisDrone label.*xmin,ymin"),
-    "Open Images": ("pictures_open_images_folder", PLAIN, r"--layout csv: it finds labels for 2 of 2"),
+    "Open Images": ("pictures_open_images_folder", PLAIN, r"layout csv, because it finds labels for 2 of 2"),
     "ISIC": ("pictures_isic_image_column", PLAIN, r"use --layout csv --task classification, which finds"),
     "lists in Parquet": (
         "pictures_parquet_labels_list",

@@ -46,7 +46,7 @@ def test_one_bad_object_of_coco_is_dropped_counted_and_named(tmp_path, bad, mask
     assert said == (f"object: {entry['reason']}", 1)
     assert done.manifest.splits["train"].statistics.boxes[f"dropped as {entry['reason']}"] == 1
     text = summary(done)
-    assert "1 object was dropped (the rest of the picture is kept)" in text and "inputs were" not in text
+    assert "1 object dropped (the rest of the picture is kept)" in text and " rejected" not in text
     assert verify(done.folder).ok
     report = Path(write_report(done.folder)).read_text()
     assert "Objects dropped" in report and "1 object of these records had errors" in report

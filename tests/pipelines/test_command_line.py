@@ -38,7 +38,7 @@ def test_a_conversion_says_what_it_did_and_exits_0(source, tmp_path):
     assert done.returncode == 0 and done.stderr == ""
     assert "set 1.0.0: converted, classification, 2 classes" in done.stdout
     assert re.search(r"train +7 records", done.stdout)
-    assert re.search(r"1 input was not written, see .*rejected\.jsonl", done.stdout)
+    assert re.search(r"1 input rejected, see .*rejected\.jsonl", done.stdout)
     assert re.search(r"1 x decode: ", done.stdout)
     again = convert(source, tmp_path)
     assert again.returncode == 0 and "set 1.0.0: already converted" in again.stdout
@@ -47,8 +47,8 @@ def test_a_conversion_says_what_it_did_and_exits_0(source, tmp_path):
 def test_files_that_a_table_does_not_name_are_no_failures_in_the_summary(source, tmp_path):
     (tmp_path / "some.csv").write_text("filename,class\nhat/0002.jpg,hat\nhat/0000.jpg,hat\n")
     done = convert(tmp_path / "some.csv", tmp_path / "out", "--images", source, layout="csv")
-    assert re.search(r"1 input was not written", done.stdout), "the broken one"
-    assert re.search(r"2 other files were not asked for and left out, see .*rejected\.jsonl", done.stdout)
+    assert re.search(r"1 input rejected", done.stdout), "the broken one"
+    assert re.search(r"2 other files left out \(not asked for\), see .*rejected\.jsonl", done.stdout)
 
 
 def test_wrong_usage_exits_2_and_what_the_data_makes_impossible_1(source, tmp_path):

@@ -29,10 +29,10 @@ def test_a_dry_run_writes_nothing_and_says_what_the_conversion_then_finds(tmp_pa
     written = {name: split.records for name, split in done.manifest.splits.items()}
     assert sum(map(int, shown.values())) == sum(written.values()) + 1
     for words in (
-        "--layout folders: ",
+        "layout folders, because it finds labels",
         "2 classes: hat 11, shirt 10",
-        "16x24, 3 x uint8, 1.15 kB each",
-        "60 shards",
+        "16x24, 3 x uint8; 21 records of 1.15 kB are 24.2 kB; ",
+        "at least 39 of 60 shards are empty",
     ):
         assert words in said
     with Image.open(preview) as image:

@@ -161,8 +161,26 @@ def test_a_reader_that_does_not_know_the_encoding_says_that_a_newer_halofeed_wro
     ("name", "options", "message"),
     [
         ("pictures", {"encoding": "packed", "resize": "none"}, "--encoding packed needs one size for all"),
-        ("scans", {"encoding": "png"}, "--encoding png: volumes are stored raw or packed; leave it out"),
-        ("clips", {"encoding": "jpeg"}, "--encoding jpeg: clips are stored raw or packed; leave it out"),
+        (
+            "scans",
+            {"encoding": "png"},
+            "--encoding png: volumes are stored raw or packed; take --encoding packed",
+        ),
+        (
+            "clips",
+            {"encoding": "jpeg"},
+            "--encoding jpeg: clips are stored raw or packed; take --encoding packed",
+        ),
+        (
+            "scans",
+            {"encoding": "yuv420"},
+            "--encoding yuv420: volumes .* packed; take --encoding packed, about",
+        ),
+        (
+            "clips",
+            {"encoding": "yuv420"},
+            "--encoding yuv420: clips .* packed; take --encoding packed, about",
+        ),
     ],
 )
 def test_an_encoding_that_the_kind_does_not_have_is_refused(tmp_path, name, options, message):

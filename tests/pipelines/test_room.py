@@ -14,16 +14,24 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from halofeed.errors import UsageError
-from halofeed.pipelines.disk_space import bytes_per_record, check_disk_space
+from halofeed.pipelines.disk_space import ExpectedSize, check_disk_space, size_of_record
 from halofeed.pipelines.job import JobOptions
 from halofeed.pipelines.opened_sources import open_sources
 from halofeed.pipelines.plan import make_plan
 from halofeed.prep.options.recipe import Recipe
 from halofeed.storage import local
 from halofeed.storage.local import BUFFER_BYTES, DirectFile
-from tests.support.conversions import convert_words, draw_folders, halofeed_here, run_convert, shard_bytes
+from tests.support.conversions import (
+    convert_words,
+    draw_folders,
+    halofeed_here,
+    read_all,
+    run_convert,
+    shard_bytes,
+)
 
 PROGRAM = """
 import resource, sys
@@ -37,8 +45,30 @@ def test_the_estimate_is_what_is_written(tmp_path):
     draw_folders(tmp_path / "s", 20)
     done = run_convert(tmp_path / "s", tmp_path / "out", layout="folders", height=200, width=300)
     written = sum(shard.bytes for split in done.manifest.splits.values() for shard in split.shards)
-    each = bytes_per_record(Recipe(height=200, width=300), "classification", "uint8")
-    assert each is not None and 20 * each <= written < 1.02 * 20 * each
+    each = size_of_record(Recipe(height=200, width=300), "classification", "uint8")
+    assert each is not None and 20 * each.bytes <= written < 1.02 * 20 * each.bytes and not each.is_limit
+
+
+def test_the_limit_of_packed_records_is_reached_by_noise_and_never_passed(tmp_path):
+    generator = np.random.default_rng(0)
+    for name, high in (("noise", 256), ("black", 1)):
+        (tmp_path / name / "hat").mkdir(parents=True)
+        pixels = generator.integers(0, high, (70, 50, 3)).astype(np.uint8)
+        Image.fromarray(pixels).save(tmp_path / name / "hat/1.png")
+        recipe = {"height": 70, "width": 50, "encoding": "packed"}
+        done = run_convert(tmp_path / name, tmp_path / "out", name=name, layout="folders", **recipe)
+        (record,) = read_all(Path(done.folder), ["train"]).values()
+        stored = len(record["image/encoded"][0])
+        most = size_of_record(Recipe(**recipe), "classification", "uint8")
+        assert most is not None and most.is_limit and stored <= most.bytes
+        assert (stored == most.bytes) == (name == "noise")
+
+
+def test_packed_records_that_may_not_fit_are_warned_of_and_not_refused(tmp_path, capsys):
+    free = shutil.disk_usage(tmp_path).free
+    check_disk_space(str(tmp_path), 10, ExpectedSize(bytes=free // 9, is_limit=True), {}, refuse=True)
+    said = capsys.readouterr().err
+    assert "warning: 10 records of at most" in said and "usually take about half" in said
 
 
 @pytest.mark.parametrize("version", ["1.0.0", "2.0.0"])
@@ -48,13 +78,19 @@ def test_what_does_not_fit_is_refused_before_a_byte_is_written_unless_somebody_i
     free = shutil.disk_usage(tmp_path).free
     words = r"10 records of .* free; take smaller records .*--disk-check ignore"
     with pytest.raises(UsageError, match=words):
-        check_disk_space(str(tmp_path / "no" / version), 10, free // 9, {}, refuse=True)
+        check_disk_space(str(tmp_path / "no" / version), 10, ExpectedSize(bytes=free // 9), {}, refuse=True)
     assert list(tmp_path.iterdir()) == []
-    check_disk_space(str(tmp_path), 10, free // 9, {}, refuse=False)
+    check_disk_space(str(tmp_path), 10, ExpectedSize(bytes=free // 9), {}, refuse=False)
     assert "warning" in capsys.readouterr().err
-    check_disk_space(str(tmp_path), 10, free // 9, {"a-all.tfrecord-00000-of-00001": free // 2}, refuse=True)
+    check_disk_space(
+        str(tmp_path),
+        10,
+        ExpectedSize(bytes=free // 9),
+        {"a-all.tfrecord-00000-of-00001": free // 2},
+        refuse=True,
+    )
     assert "10 records of" in capsys.readouterr().err, "what is there already needs no room"
-    check_disk_space("gs://bucket/x", 10, free, {}, refuse=True)
+    check_disk_space("gs://bucket/x", 10, ExpectedSize(bytes=free), {}, refuse=True)
 
 
 @pytest.mark.long

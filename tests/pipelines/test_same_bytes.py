@@ -21,6 +21,7 @@ from halofeed.pipelines.output_folder import OutputFolder
 from halofeed.pipelines.plan import make_plan
 from halofeed.pipelines.progress import job_counts
 from halofeed.pipelines.references import FileByShard, NumberedFiles
+from halofeed.pipelines.run_counts import ShardOutcome
 from halofeed.pipelines.shard_writer import ShardWriter, write_shard
 from halofeed.prep.options.recipe import Recipe
 from halofeed.prep.sources.files import LocalFiles
@@ -69,10 +70,10 @@ def test_the_order_of_arrival_changes_no_byte(source, tmp_path):
             counted.append((done, len(rejected)))
 
         threads, key = OrderedThreads(2), ShardKey("train", 0)
-        assert write_shard(job, key, references, sources, threads, count)
+        assert not write_shard(job, key, references, sources, threads, count).is_kept
         assert tuple(map(sum, zip(*counted, strict=True))) == (38, 2)
         counted.clear()
-        assert not write_shard(job, key, references[::-1], sources, threads, count)
+        assert write_shard(job, key, references[::-1], sources, threads, count).is_kept
         assert counted == [(38, 2)]
         threads.close()
         seen.add(tuple(sorted(all_bytes(Path(job.folder)).items())))
@@ -121,15 +122,15 @@ def test_a_shard_that_dies_in_the_middle_begins_from_nothing(job, monkeypatch):
     with pytest.raises(JobError, match="Input/output error"):
         writer.write("train/0", lines)
     assert 0 < sum(job_counts(written.progress_folder)) < len(lines)
-    assert writer.write("train/0", lines)
+    assert not writer.write("train/0", lines).is_kept
     assert job_counts(written.progress_folder) == (len(lines) - BROKEN, BROKEN)
 
 
 def test_the_rejects_of_a_shard_that_was_begun_twice_are_named_once(job):
     written, lines = job
     writer = ShardWriter(written)
-    assert writer.write("train/0", lines)
-    assert not writer.write("train/0", lines)
+    assert not writer.write("train/0", lines).is_kept
+    assert writer.write("train/0", lines).is_kept
     more = [line.replace(b"shirt/", b"hat/") for line in lines]
     with pytest.raises(JobError, match=f"more than --max-rejected {BROKEN}") as caught:
         writer.write("train/1", more)
@@ -195,8 +196,9 @@ def test_a_shard_that_nobody_wrote_ends_the_commit_by_its_name(submitted, monkey
     monkeypatch.setattr(commit, "SHARDS_PER_SUM", 2)
     summing = SumUp(submitted.to_json())
     summing.setup()
+    done = ShardOutcome(key="test/2", is_kept=False, bytes_read=0, bytes_written=0, records=0)
     with pytest.raises(JobError, match="were not written: train/0; run the same command again"):
-        list(summing.process((1, ["test/2"])))
+        list(summing.process((1, [done.to_json()])))
     with pytest.raises(JobError, match=r"were not written: test/0, .*, train/2; run the same command again"):
         commit.commit(submitted, [])
 

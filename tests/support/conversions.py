@@ -238,6 +238,6 @@ def planned(source, folder: Path, recipe: Recipe, list_series=None) -> tuple[Con
 def shard_job(recipe: Recipe, plan: ConversionPlan, source: Path, folder: str | Path, **more) -> ShardJob:
     """The job of a plan that writes into a folder, as a conversion describes it to its workers."""
     usual = dict.fromkeys(("replaces", "max_rejected", "memory_bytes", "progress_folder"))
-    usual |= {"inputs": {}, "threads": 1, "name": "set", "version": "1.0.0"}
+    usual |= {"inputs": plan.inputs, "threads": 1, "name": "set", "version": "1.0.0"}
     planned = {"task": plan.task, "labels": plan.labels, "splits": plan.splits}
     return ShardJob(recipe=recipe, images=str(source), folder=str(folder), **planned, **usual | more)

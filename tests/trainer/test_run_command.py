@@ -1,6 +1,7 @@
 """`halofeed train` resumes after kills and runs on several processes; halofeed/api.py's examples run the rest."""
 
 import random
+import shutil
 import signal
 import subprocess
 from pathlib import Path
@@ -76,3 +77,30 @@ def test_several_processes_have_the_losses_of_one(data: Path, tmp_path: Path, co
     found, expected = (jax.tree.leaves(run.restore(run.problem(), "last")[0]) for run in runs)
     for one, other in zip(found, expected, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.long
+def test_several_processes_start_from_the_weights_that_one_reads(data: Path, tmp_path: Path) -> None:
+    finished(
+        halofeed("train", data, "--out", tmp_path / "first", *SETTINGS, "--steps", 2, "--virtual-devices", 1)
+    )
+
+    def train(name: str, devices: int, *more: object) -> subprocess.Popen[str]:
+        return halofeed(
+            "train", data, "--init", tmp_path / "first", "--out", tmp_path / name, "--evaluate-split", "train",
+            "--virtual-devices", devices, "--cores-per-replica", 2, "--partition", "image=1,2,1,1", *more,
+        )  # fmt: skip
+
+    said = finished(train("one", 4))
+    assert f"--init without --config: the options are those of {tmp_path / 'first'}\n" in said
+    together = ("--coordinator", f"127.0.0.1:{free_port()}", "--process-count", 2, "--process-id")
+    several = [
+        finished(process) for process in [train("several", 2, *together, number) for number in range(2)]
+    ]
+    assert "weights after step 2; loaded blocks, head" in several[0]
+    assert losses(tmp_path / "first")[0] != losses(tmp_path / "one")[0]
+    np.testing.assert_allclose(losses(tmp_path / "several"), losses(tmp_path / "one"), rtol=1e-5)
+    assert len(losses(tmp_path / "one")) == 2  # the steps of the first run
+    shutil.rmtree(tmp_path / "first")
+    assert "it began with the weights of" in finished(train("one", 4, "--steps", 3))
+    assert len(losses(tmp_path / "one")) == 3
