@@ -1084,7 +1084,7 @@ def train(
         out: the run's folder (default: runs/DATA-CONFIG).
         overwrite: replace the run in the folder, if halofeed wrote all files in it and none has changed.
         config: a recipe of `halofeed configs`, a .toml file, or a pipeline.config of the TF Object Detection API
-            (default: a small recipe for the data's task).
+            (default: by the data's task and size, and the devices).
         set: change any setting of the recipe, e.g. clip_norm=10, model.width=16, task.alpha=0.75; may be repeated.
         model: name of the network, which `halofeed configs` lists, or package:Class of your own.
         task: package:Class of a task of your own (default: the data set's).

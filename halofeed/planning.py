@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from halofeed.trainer.plan.pictures import Pictures
     from halofeed.trainer.plan.requests import Request
 
-_LIBRARIES = ("jax", "jaxlib", "flax", "optax", "orbax", "tensorboardX", "libtpu")
+_LIBRARIES = ("jax", "jaxlib", "flax", "optax", "orbax", "libtpu")
 _OWN = ("model", "task")
 _OF_PICTURES = ("pictures", "tile_sizes", "tile_overlap", "object_size")
 

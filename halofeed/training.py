@@ -7,9 +7,9 @@ import contextlib
 import logging
 import os
 import signal
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from halofeed.option_rows import saved_rows, train_rows
 from halofeed.options import Option, add_options, add_settings, not_in_brief
@@ -21,11 +21,12 @@ from halofeed.system.errors import UsageError, require_extra
 from halofeed.system.wording import plural
 
 if TYPE_CHECKING:
+    from halofeed.schemas.manifest import Manifest
     from halofeed.trainer.config import TrainConfig
     from halofeed.trainer.detection.merge_tiles import MergeRule
     from halofeed.trainer.run_folder import Run
 
-_LIBRARIES = ("jax", "jaxlib", "flax", "optax", "orbax", "tensorboardX")
+_LIBRARIES = ("jax", "jaxlib", "flax", "optax", "orbax")
 _RUN_FIELDS = ("cores_per_replica", "partition", "model", "task")
 NEW_SPLIT = "train"
 """Split of a conversion whose source names no split."""
@@ -195,7 +196,7 @@ def _add_train_options(parser: CommandParser, rows: Iterable[Option]) -> None:
         "--config",
         metavar="NAME",
         help="a recipe of `halofeed configs`, a .toml file, or a pipeline.config of the TF Object Detection API "
-        "(default: a small recipe for the data's task)",
+        "(default: by the data's task and size, and the devices)",
     )
     add_settings(parser, "clip_norm=10, model.width=16, task.alpha=0.75")
     add_options(parser, rows)
@@ -239,7 +240,9 @@ def _open_run(parsed: argparse.Namespace) -> Run:
 
     cores = parsed.cores_per_replica or read_run(parsed.run)["config"]["cores_per_replica"]
     _start_jax(parsed.virtual_devices, cores)
-    with require_extra("train", *_LIBRARIES):
+    from halofeed.system.garbage_collection import paused_collector
+
+    with require_extra("train", *_LIBRARIES), paused_collector():
         from halofeed.trainer.run_folder import open_run
     return open_run(parsed.run).changed(**{name: getattr(parsed, name) for name in _RUN_FIELDS})
 
@@ -263,7 +266,9 @@ def _add_devices(parser: CommandParser) -> None:
 @contextlib.contextmanager
 def _compile_cache(parsed: argparse.Namespace, processes: int = 1) -> Iterator[None]:
     """Keep the programs that a block compiles in the folder of --compile-cache, and load those that are there."""
-    with require_extra("train", *_LIBRARIES):
+    from halofeed.system.garbage_collection import paused_collector
+
+    with require_extra("train", *_LIBRARIES), paused_collector():
         from halofeed.trainer.compile_cache import chosen_folder, compile_cache
     with compile_cache(chosen_folder(parsed.compile_cache, processes=processes)) as files:
         yield
@@ -276,23 +281,72 @@ def _compile_cache(parsed: argparse.Namespace, processes: int = 1) -> Iterator[N
 
 def run_train(parsed: argparse.Namespace, _: list[str]) -> int:
     """Run `halofeed train`."""
-    config, name = _config_of(parsed)
-    _start_jax(parsed.virtual_devices, config.cores_per_replica)
+    from halofeed.schemas.manifest import read_manifest
+    from halofeed.trainer.config import default_config, load_config
+
+    # A wrong option fails before JAX starts. A recipe that is not named depends on JAX's devices.
+    manifest = None
+    if parsed.config is not None or getattr(parsed, "init", None):
+        config, name = _named_config(parsed)
+        cores = config.cores_per_replica
+    else:
+        manifest = read_manifest(parsed.path)
+        small = load_config(default_config(manifest))
+        cores = small.changed(parsed.settings, **_fields(parsed)).cores_per_replica
+    _start_jax(parsed.virtual_devices, cores)
     with _compile_cache(parsed, parsed.process_count or 1):
+        with require_extra("train", *_LIBRARIES):
+            from halofeed.trainer.distributed import start_processes
+        # jax.distributed.initialize must come before any computation of JAX.
+        start_processes(parsed.coordinator, parsed.process_count, parsed.process_id)
+        if manifest is not None:
+            name, config = _choose_config(parsed, manifest)
         return _train(parsed, config, name)
 
 
-def _train(parsed: argparse.Namespace, config: TrainConfig, name: str) -> int:
-    from halofeed.inspection.html.run_report import write_run_report
+def _named_config(parsed: argparse.Namespace) -> tuple[TrainConfig, str]:
+    """Return the config that --config names, or that of the run of --init, and a name for the run's folder."""
+    from halofeed.trainer.config import configure
 
-    with require_extra("train", *_LIBRARIES):
+    if parsed.config is not None:
+        return _config_of(parsed, parsed.config), Path(parsed.config).stem
+    config, name = _config_of_init(parsed)
+    return configure(config, parsed.settings, **_fields(parsed)), name
+
+
+def _choose_config(parsed: argparse.Namespace, manifest: Manifest) -> tuple[str, TrainConfig]:
+    """Choose the recipe by the data and the devices, and print which and why; return its name and the configuration."""
+    from halofeed.trainer.choose_config import choose_config
+    from halofeed.trainer.distributed import devices_of_run, is_chief
+
+    platform, devices = devices_of_run()
+    # The splits of a fold are known later, and are nearly all records.
+    counted = manifest.splits.values() if parsed.fold is not None else [manifest.split(parsed.split)]
+    choice = choose_config(
+        manifest,
+        platform=platform,
+        devices=devices,
+        records=sum(split.records for split in counted),
+    )
+    if is_chief():
+        print_status(
+            f"halofeed train: recipe {choice.name}, for {choice.reason}; choose another of `halofeed configs` with "
+            "--config NAME"
+        )
+    return choice.name, _config_of(parsed, choice.name, choice.changes)
+
+
+def _train(parsed: argparse.Namespace, config: TrainConfig, name: str) -> int:
+    from halofeed.system.garbage_collection import paused_collector
+
+    with require_extra("train", *_LIBRARIES), paused_collector():
+        from halofeed.inspection.html.run_report import write_run_report
         from halofeed.trainer.data import open_data
-        from halofeed.trainer.distributed import is_chief, start_processes
+        from halofeed.trainer.distributed import is_chief
         from halofeed.trainer.evaluate import summary_lines
         from halofeed.trainer.tasks import build_task
         from halofeed.trainer.train import train
-    # jax.distributed.initialize must come before any computation of JAX.
-    start_processes(parsed.coordinator, parsed.process_count, parsed.process_id)
+        from halofeed.trainer.unlearned import unlearned_lines
     split = parsed.split
     if parsed.fold is not None:
         split, config = _with_fold(config, parsed.path, parsed.fold, split)
@@ -306,7 +360,9 @@ def _train(parsed: argparse.Namespace, config: TrainConfig, name: str) -> int:
     # Every process has the same metrics; one of them writes and prints.
     if is_chief():
         report = write_run_report(folder)
-        print(*summary_lines(done.metrics or {}), f"report: {report}", sep="\n")
+        metrics = done.metrics or {}
+        unlearned = unlearned_lines(config, data, metrics=metrics, losses=done.losses, steps=done.steps)
+        print(*summary_lines(metrics), *unlearned, f"report: {report}", sep="\n")
     if done.stopped_by is not None:
         # A shell's status for a signal. Below 0 another process was told to stop, by a signal that is not known here.
         return 128 + (done.stopped_by if done.stopped_by > 0 else signal.SIGTERM)
@@ -588,19 +644,22 @@ def run_configs(parsed: argparse.Namespace, _: list[str]) -> int:
     return 0
 
 
-def _config_of(parsed: argparse.Namespace) -> tuple[TrainConfig, str]:
-    """Return the config of the command line and its name."""
-    from halofeed.schemas.manifest import read_manifest
-    from halofeed.trainer.config import TrainConfig, configure, default_config
+def _config_of(
+    parsed: argparse.Namespace, name: str, changes: Mapping[str, Any] | None = None
+) -> TrainConfig:
+    """Return a config with changes, and with the options of the command line, which take precedence."""
+    from halofeed.trainer.config import configure
 
-    given = {
+    return configure(name, [*(changes or {}).items(), *parsed.settings], **_fields(parsed))
+
+
+def _fields(parsed: argparse.Namespace) -> dict[str, Any]:
+    """Return the fields of a config that options of the command line name."""
+    from halofeed.trainer.config import TrainConfig
+
+    return {
         field: value for field, value in vars(parsed).items() if field in TrainConfig.__dataclass_fields__
     }
-    if given.get("init") and not parsed.config:
-        config, name = _config_of_init(parsed)
-        return configure(config, parsed.settings, **given), name
-    name = parsed.config or default_config(read_manifest(parsed.path))
-    return configure(name, parsed.settings, **given), Path(name).stem
 
 
 def _config_of_init(parsed: argparse.Namespace) -> tuple[TrainConfig, str]:

@@ -44,7 +44,12 @@ _FLOAT = np.dtype("<f4")
 _ONE_BYTE = tuple(bytes([value]) for value in range(0x80))
 
 
-def _varint(value: int) -> bytes:
+def varint(value: int) -> bytes:
+    """Return an integer as protobuf's varint; negative ones as their 64 bits.
+
+    >>> varint(300).hex()
+    'ac02'
+    """
     if 0 <= value < 0x80:
         return _ONE_BYTE[value]
     value &= 0xFFFFFFFFFFFFFFFF
@@ -56,8 +61,13 @@ def _varint(value: int) -> bytes:
     return bytes(out)
 
 
-def _length_prefixed(field: int, length: int) -> bytes:
-    return _ONE_BYTE[field << 3 | 2] + _varint(length)
+def length_prefixed(field: int, length: int) -> bytes:
+    """Return the head of a field of bytes: its number, 1 to 15, and the length of what follows.
+
+    >>> length_prefixed(1, 300).hex()
+    '0aac02'
+    """
+    return _ONE_BYTE[field << 3 | 2] + varint(length)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,8 +93,8 @@ def _feature_chunks(key: str, value: Value) -> tuple[list[Buffer], bool]:
     """Return a Feature message as chunks, and True if the last chunk is its only bytes value."""
     if isinstance(value, np.ndarray):
         number, body = _packed(key, value)
-        inner = _length_prefixed(1, len(body)) + body if body else b""
-        return [_length_prefixed(number, len(inner)), inner], False
+        inner = length_prefixed(1, len(body)) + body if body else b""
+        return [length_prefixed(number, len(inner)), inner], False
     single = isinstance(value, bytes | bytearray | memoryview)
     values: Sequence[Any] = [value] if single else value
     if isinstance(values, str) or not isinstance(values, Sequence):
@@ -94,8 +104,8 @@ def _feature_chunks(key: str, value: Value) -> tuple[list[Buffer], bool]:
         if not isinstance(item, bytes | bytearray | memoryview):
             raise UsageError(f"{key}: expected a list of bytes, got {item!r:.60} in it")
         view = item if isinstance(item, bytes | bytearray) else item.cast("B")
-        pieces += [_length_prefixed(1, len(view)), view]
-    return [_length_prefixed(1, sum(map(len, pieces))), *pieces], single
+        pieces += [length_prefixed(1, len(view)), view]
+    return [length_prefixed(1, sum(map(len, pieces))), *pieces], single
 
 
 def _packed(key: str, value: NDArray[Any]) -> tuple[int, bytes]:
@@ -110,7 +120,7 @@ def _packed(key: str, value: NDArray[Any]) -> tuple[int, bytes]:
         )
     if value.dtype == np.uint64 and value.size and value.max() > _INT64_MAX:
         raise UsageError(f"{key}: expected int64 values, got {value.max()}, which int64 cannot hold")
-    return 3, b"".join(map(_varint, value.tolist()))
+    return 3, b"".join(map(varint, value.tolist()))
 
 
 def encode_example(features: Mapping[str, Value]) -> EncodedExample:
@@ -136,14 +146,14 @@ def encode_example(features: Mapping[str, Value]) -> EncodedExample:
     for key in sorted(features):
         pieces, single = _feature_chunks(key, features[key])
         feature_length = sum(map(len, pieces))
-        key_and_head = _key_field(key) + _length_prefixed(2, feature_length)
-        head = _length_prefixed(1, len(key_and_head) + feature_length) + key_and_head
+        key_and_head = _key_field(key) + length_prefixed(2, feature_length)
+        head = length_prefixed(1, len(key_and_head) + feature_length) + key_and_head
         body.append(head)
         body.extend(pieces)
         position += len(head) + feature_length
         if single:
             starts[key] = position - len(pieces[-1])
-    head = _length_prefixed(1, position)
+    head = length_prefixed(1, position)
     length = len(head) + position
     if length > MAX_EXAMPLE_BYTES:
         raise UsageError(
@@ -161,7 +171,7 @@ def encode_example(features: Mapping[str, Value]) -> EncodedExample:
 def _key_field(key: str) -> bytes:
     """Return the key of a map entry as protobuf's field; all records of a task have the same keys."""
     name = key.encode()
-    return _length_prefixed(1, len(name)) + name
+    return length_prefixed(1, len(name)) + name
 
 
 def _count_values(value: Value) -> int:

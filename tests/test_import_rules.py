@@ -52,7 +52,7 @@ MAY_IMPORT_PACKAGES: dict[str, dict[str, str]] = {
         **dict.fromkeys(("tensorflow", "jax", "ml_dtypes"), INSIDE_FUNCTIONS),
     },
     "trainer": {
-        **dict.fromkeys(("numpy", "jax", "flax", "optax", "orbax", "scipy", "tensorboardX"), ANYWHERE),
+        **dict.fromkeys(("numpy", "jax", "flax", "optax", "orbax", "scipy"), ANYWHERE),
         **dict.fromkeys(("PIL", "h5py", "libtpu", "pycocotools", "tensorflow", "tifffile"), INSIDE_FUNCTIONS),
     },
     "inspection": dict.fromkeys(("numpy", "cv2", "PIL", "jinja2", "markupsafe"), ANYWHERE)
@@ -66,7 +66,6 @@ ONLY_IN_FILES = {
     ("loader", "tensorflow"): {"loader/stream.py", "loader/assemble.py", "loader/device/ops.py"},
     ("loader", "jax"): {"loader/mesh_batches.py", "loader/dataset.py", "loader/device/ops.py"},
     ("trainer", "orbax"): {"trainer/checkpoint.py"},
-    ("trainer", "tensorboardX"): {"trainer/log.py"},
     ("trainer", "scipy"): {"trainer/metrics.py"},
     ("trainer", "pycocotools"): {"trainer/metrics.py"},
     ("trainer", "tifffile"): {"trainer/source_grid.py"},
@@ -294,7 +293,7 @@ def modules_after(program: str) -> set[str]:
     return set(done.stdout.rpartition("|")[2].split())
 
 
-HEAVY = {"apache_beam", "tensorflow", "jax", "flax", "optax", "orbax", "tensorboardX"}
+HEAVY = {"apache_beam", "tensorflow", "jax", "flax", "optax", "orbax"}
 HELP = "import contextlib, io, halofeed.cli\nwith contextlib.redirect_stdout(io.StringIO()): halofeed.cli.main({})"
 LIGHT_PROGRAMS = [
     "import halofeed",

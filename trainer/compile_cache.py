@@ -21,7 +21,9 @@ import hashlib
 import importlib.metadata
 import os
 import platform
+import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -117,6 +119,24 @@ def compile_cache(folder: Path | None) -> Iterator[ProgramFiles | None]:
         of_jax.get_file_cache = make_jax_store
         _configure(before)
         reset_cache()
+
+
+@contextlib.contextmanager
+def cache_events() -> Iterator[Counter[str]]:
+    """Count what JAX's compilation cache reports of this thread's programs within a block, such as `cache_hits`."""
+    found: Counter[str] = Counter()
+    thread = threading.get_ident()
+
+    def count(event: str, **_: Any) -> None:
+        # Threads that make batches compile programs of their own.
+        if threading.get_ident() == thread:
+            found[event.rpartition("/")[2]] += 1
+
+    jax.monitoring.register_event_listener(count)
+    try:
+        yield found
+    finally:
+        jax.monitoring.unregister_event_listener(count)
 
 
 def _configure(settings: dict[str, Any]) -> None:

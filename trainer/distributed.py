@@ -51,6 +51,11 @@ def _is_host_and_port(text: str) -> bool:
     return bool(host and colon and port.isdecimal() and 0 < int(port) < 65536)
 
 
+def devices_of_run() -> tuple[str, int]:
+    """Return the platform of the devices, such as cpu, and their number over all processes."""
+    return jax.default_backend(), jax.device_count()
+
+
 def is_chief() -> bool:
     """Return whether this process writes logs and reports."""
     return jax.process_index() == 0

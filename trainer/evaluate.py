@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator, Mapping
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from halofeed.schemas.bounded_json import with_json_checksum
 from halofeed.schemas.partition import Partition
 from halofeed.storage.atomic_files import temporary_folder
 from halofeed.system.console import status_with_time
+from halofeed.system.garbage_collection import paused_collector
 from halofeed.system.wording import printable
 from halofeed.trainer.data import EvaluationSource
 from halofeed.trainer.distributed import is_chief
@@ -72,10 +73,16 @@ class Predictor:
         assert self.setup.mesh is not None
         with Prefetcher.of(source.on_mesh(self.setup.mesh, self._partition)) as batches:
             for step, batch in enumerate(batches):
-                with nullcontext() if step else status_with_time(COMPILING, show=is_chief()):
+                with nullcontext() if step else self._compiling():
                     predicted = self._predict(parameters, statistics, batch)
                 predictions, truth = map(to_host, predicted)
                 yield Predicted(step=step, predictions=predictions, truth=truth)
+
+    @staticmethod
+    @contextmanager
+    def _compiling() -> Iterator[None]:
+        with status_with_time(COMPILING, show=is_chief()), paused_collector():
+            yield
 
     def evaluate(
         self,

@@ -13,24 +13,22 @@ from __future__ import annotations
 import json
 import math
 import os
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, TextIO
 
 import numpy as np
-from tensorboardX import SummaryWriter  # type: ignore[import-untyped]
 
 from halofeed.schemas.bounded_json import check_json_checksum, with_json_checksum
 from halofeed.storage import owned_files
 from halofeed.storage.atomic_files import atomic_write, make_owned_folder, open_owned_file
-from halofeed.storage.paths import find_paths, load_bytes, open_path
+from halofeed.storage.paths import load_bytes, open_path
 from halofeed.system.errors import CorruptFileError, UsageError
 from halofeed.system.resource_errors import error_context
+from halofeed.trainer.event_file import EventFile
 
 STEPS, EVALUATIONS, TENSORBOARD = "log.jsonl", "evaluations.jsonl", "tensorboard"
-FLUSH_SECONDS = 10
 
 
 class RunLog(AbstractContextManager["RunLog"]):
@@ -49,7 +47,7 @@ class RunLog(AbstractContextManager["RunLog"]):
 
     def __init__(self, folder: Path, *, resume_step: int | None, writes: bool = True) -> None:
         self._files: dict[str, TextIO] = {}
-        self._board: SummaryWriter | None = None
+        self._board: EventFile | None = None
         self._folder = folder = Path(folder)
         # Several processes of a run share one folder.
         if not writes:
@@ -67,13 +65,8 @@ class RunLog(AbstractContextManager["RunLog"]):
                 self.close()
                 raise UsageError(f"{folder / name}: {error.strerror}") from error
             self._files[name] = open_path(descriptor, "a", encoding="utf-8")
-        # By default the file name has the time in seconds: a run resumed in the same second would overwrite the file.
-        suffix = f".{time.time_ns():020d}"
-        self._board = SummaryWriter(
-            str(board), purge_step=last_step + 1, flush_secs=FLUSH_SECONDS, filename_suffix=suffix
-        )
-        for file in find_paths(board, f"*{suffix}"):
-            owned_files.record_growing_file(folder, f"{TENSORBOARD}/{file.name}")
+        self._board = EventFile(board, first_step=last_step + 1)
+        owned_files.record_growing_file(folder, f"{TENSORBOARD}/{self._board.path.name}")
 
     def step(self, step: int, values: Mapping[str, float]) -> None:
         """Log a training step.
@@ -117,8 +110,8 @@ class RunLog(AbstractContextManager["RunLog"]):
 
     def _scalars(self, values: Mapping[str, Any], step: int) -> None:
         if self._board is not None:
-            for name, value in flat_numbers(values):
-                self._board.add_scalar(name, value, step)
+            with error_context("cannot write the log", self._board.path):
+                self._board.scalars(step, flat_numbers(values))
 
 
 def flat_numbers(values: Mapping[str, Any]) -> Iterator[tuple[str, float]]:

@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import ndimage
 
 from halofeed.loader.batch import join_id
 from halofeed.system.errors import UsageError
@@ -435,6 +434,9 @@ def hausdorff_per_class(
     predicted: NDArray[Any], true: NDArray[Any], classes: int, spacing: Sequence[float]
 ) -> NDArray[np.float64]:
     """Return `hausdorff95` of every class except the background, float64 [classes - 1]; NaN if both are empty."""
+    # scipy.ndimage takes 0.1 s to import, which detectors and classifiers do not need.
+    from scipy import ndimage
+
     distances = np.full(classes - 1, np.nan)
     boxes_of = (ndimage.find_objects(labels.astype(np.int32), classes - 1) for labels in (predicted, true))
     for index, boxes in enumerate(zip(*boxes_of, strict=True)):
@@ -471,6 +473,8 @@ def hausdorff95(one: BooleanMask, other: BooleanMask, spacing: Sequence[float]) 
     """
     if not (one.any() and other.any()):
         return _diagonal(one.shape, spacing) if one.any() or other.any() else float("nan")
+    from scipy import ndimage
+
     surfaces = [mask & ~ndimage.binary_erosion(mask) for mask in (one, other)]
     return max(
         float(np.percentile(ndimage.distance_transform_edt(~target, sampling=spacing)[surface], PERCENTILE))

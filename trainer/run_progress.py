@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
-from contextlib import AbstractContextManager
+import time
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, ExitStack
 from typing import TextIO
 
 from jax.sharding import Mesh
@@ -13,7 +14,11 @@ from halofeed.system.console import VERBOSE, shows_status, status_with_time, wri
 from halofeed.system.signals import GracefulStop
 from halofeed.trainer.config import TrainConfig
 
-COMPILING = "Compiling"
+COMPILING = "Compiling or loading"
+_SECONDS_PER_LINE, _SHARE_PER_LINE = 10.0, 0.05
+"""Least time between two lines that are due by time, and its least share of the time so far."""
+_OUTLOOK_STEPS, _OUTLOOK_SECONDS = 20, 60.0
+"""Steps, or seconds of steps, after which the time of the whole run is printed."""
 
 
 class StopRequest(AbstractContextManager["StopRequest"]):
@@ -73,7 +78,7 @@ class StepTimer:
 
 
 class Progress:
-    """Progress line: updated in place on a terminal, else printed about twenty times in a run.
+    """Progress line: updated in place on a terminal, else printed about twenty times in a run, in slow ones more often.
 
     Rates exclude compilation, evaluation and saving.
 
@@ -81,14 +86,25 @@ class Progress:
         config: options of the run.
         stream: stream for the line; None, or a level without status, prints nothing.
         start: number of steps that earlier processes took.
+        clock: time in seconds, from any start.
     """
 
-    def __init__(self, config: TrainConfig, stream: TextIO | None, start: int) -> None:
+    def __init__(
+        self,
+        config: TrainConfig,
+        stream: TextIO | None,
+        start: int,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         stream = stream if shows_status() else None
-        self._config, self._stream, self._start = config, stream, start
+        self._config, self._stream, self._start, self._clock = config, stream, start, clock
         self._in_place = stream is not None and stream.isatty()
         self._steps_per_line = 1 if shows_status(VERBOSE) else max(1, config.steps // 20)
         self._done, self._working, self._waiting = 0, 0.0, 0.0
+        self._began = self._last_line = clock()
+        self._compiling, self._has_outlook = "", False
+        self._first = ExitStack()
 
     def say(self, text: str) -> None:
         """Print a separate line."""
@@ -98,16 +114,42 @@ class Progress:
 
     def compiling(self) -> AbstractContextManager[None]:
         """Show for how long the step has been compiled so far, in a block."""
+        self._began = self._clock()
         return status_with_time(COMPILING, stream=self._stream, show=self._stream is not None)
 
-    def begin(self, mesh: Mesh, parameters: int, compile_seconds: float) -> None:
-        """Print the model, its number of parameters and its devices."""
+    def begin(self, mesh: Mesh, parameters: int, *, is_cached: bool) -> None:
+        """Print the model, its number of parameters, its devices, and how long its step was compiled or loaded.
+
+        Args:
+            mesh: mesh of the devices.
+            parameters: number of the model's parameters.
+            is_cached: whether the program of the step came from the compilation cache.
+        """
         axes = " x ".join(f"{name} {size}" for name, size in mesh.shape.items())
         platform = mesh.devices.flat[0].platform
+        now = self._clock()
+        seconds, self._began, self._last_line = now - self._began, now, now
+        self._compiling = f"{seconds:.1f} s to {'load' if is_cached else 'compile'} it"
+        made = (
+            f"loaded in {seconds:.1f} s from the compile cache"
+            if is_cached
+            else f"compiled in {seconds:.1f} s"
+        )
         self.say(
             f"{self._config.model}: {parameters:,} parameters, {self._config.compute_dtype}, on {platform} as {axes}; "
-            f"compiled in {compile_seconds:.1f} s"
+            f"{made}"
         )
+
+    def first_step(self) -> AbstractContextManager[object]:
+        """Show for how long the first step has run so far, until it is counted, in a block of all steps."""
+        waiting = status_with_time(
+            f"Step {self._start + 1}",
+            stream=self._stream,
+            every_seconds=_SECONDS_PER_LINE,
+            show=self._stream is not None,
+        )
+        self._first.enter_context(waiting)
+        return self._first
 
     def record(self, step: int, values: Mapping[str, float], seconds: float, waited: float) -> None:
         """Count one step.
@@ -118,6 +160,7 @@ class Progress:
             seconds: duration of the step, including waiting.
             waited: seconds of these in which it waited for its batch.
         """
+        self._first.close()
         self._done += 1
         if self._done > 1:
             self._working += seconds
@@ -130,10 +173,43 @@ class Progress:
                 f"  {self.images_per_second():.1f} images/s  input {self.waiting_share():.0%}"
                 f"  {_duration(self._time_left(step))} left"
             )
+        else:
+            # The first step may be slower than the others, but in a slow run the second one comes late.
+            text += f"  about {_duration((self._config.steps - step) * seconds)} left"
         if self._in_place:
             write_if_possible(self._stream, f"\r\x1b[K{text}")
-        elif self._done == 1 or step == self._config.steps or step % self._steps_per_line == 0:
+        elif self._is_line_due(step):
             self.say(text)
+            self._last_line = self._clock()
+        self._show_outlook(step)
+
+    def _is_line_due(self, step: int) -> bool:
+        """Return whether to print a line: for about twenty steps of a run, and after 10 s or 5 % of the time so far.
+
+        So a slow run shows a line every 10 s or each step, and a day of training has 140 lines.
+        """
+        now = self._clock()
+        pause = max(_SECONDS_PER_LINE, _SHARE_PER_LINE * (now - self._began))
+        by_number = self._done == 1 or step == self._config.steps or step % self._steps_per_line == 0
+        return by_number or now - self._last_line >= pause
+
+    def _show_outlook(self, step: int) -> None:
+        """Print the time of the whole run, once: after 20 steps, or after a minute of slower ones."""
+        if self._has_outlook or self._done < 2:
+            return
+        if self._done < _OUTLOOK_STEPS and self._working < _OUTLOOK_SECONDS:
+            return
+        self._has_outlook = True
+        # A run that ends before anyone could act on it needs no forecast.
+        if (left := self._time_left(step)) < _SECONDS_PER_LINE:
+            return
+        each = self._working / (self._done - 1)
+        count = self._config.steps - self._start
+        steps = f"the {count:,} steps of this run" if not self._start else f"the other {count:,} steps"
+        self.say(
+            f"{steps} take about {_duration(count * each)}: {each:.3g} s each, by the first {self._done:,}, after "
+            f"{self._compiling}; {_duration(left)} left, and evaluations and checkpoints come on top"
+        )
 
     def images_per_second(self) -> float:
         """Return the mean throughput so far; 0 before the second step."""

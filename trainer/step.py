@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import jax
@@ -107,9 +107,18 @@ class TrainingSetup:
             )
         )
 
+    @cached_property
+    def abstract_model(self) -> nnx.Module:
+        """Model with shapes and dtypes in place of arrays.
+
+        Making it takes 0.09 s outside of a traced function and 0.25 s inside (`retinanet_small`), so it is made once.
+        """
+        model: nnx.Module = nnx.eval_shape(lambda: self.new_model(0))
+        return model
+
     def graph(self) -> nnx.GraphDef[Any]:
         """Return the model's structure, without arrays."""
-        return nnx.graphdef(nnx.eval_shape(lambda: self.new_model(0)))
+        return nnx.graphdef(self.abstract_model)
 
     def augmented(self, batch: DeviceBatch) -> DeviceBatch:
         """Return the batch with the augmentations applied."""
@@ -204,7 +213,7 @@ def abstract_state(
     setup: TrainingSetup, optimizer: optax.GradientTransformation, *, average: bool = False
 ) -> TrainState:
     """Return `new_state` as shapes, dtypes and shardings, without arrays: the template to restore a checkpoint."""
-    model = nnx.eval_shape(lambda: setup.new_model(0))
+    model = setup.abstract_model
     initial = nnx.state(model, nnx.Param), nnx.state(model, nnx.Not(nnx.Param))
     shapes = jax.eval_shape(partial(_complete_state, optimizer=optimizer, average=average), *initial)
     sharding = replicated_sharding(setup.mesh) or jax.sharding.SingleDeviceSharding(jax.devices()[0])
@@ -248,6 +257,7 @@ def compile_step(
             the smaller (1 + update) / (10 + update).
         average_every: steps per update of the parameters, and so of the average and the rate.
     """
+    setup.graph()  # made here, outside of the traced function
 
     @partial(
         jax.jit,
@@ -290,6 +300,7 @@ def compile_prediction(setup: TrainingSetup) -> jax.stages.Wrapped:
 
     `truth` holds those of the task's `truth` and `include` keys, `id` and `valid` that the batch has.
     """
+    setup.graph()  # made here, outside of the traced function
 
     @partial(
         jax.jit, out_shardings=replicated_sharding(setup.mesh), compiler_options=_compiler_options(setup.mesh)

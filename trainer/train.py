@@ -24,8 +24,10 @@ from halofeed.storage.atomic_files import restricted_umask
 from halofeed.system import signals
 from halofeed.system.console import VERBOSE, print_status
 from halofeed.system.errors import CorruptFileError, TrainingError, UsageError
+from halofeed.system.garbage_collection import paused_collector
 from halofeed.system.wording import plural
 from halofeed.trainer.checkpoint import DIGITS, Checkpoints, saved_steps
+from halofeed.trainer.compile_cache import cache_events
 from halofeed.trainer.config import TrainConfig
 from halofeed.trainer.data import TrainData
 from halofeed.trainer.distributed import agree_any, is_chief
@@ -110,7 +112,8 @@ def train(
     data.batches.on_mesh(mesh, partition)
     # A resume has its weights in the checkpoint; their origin may be deleted.
     resumes = folder is not None and not overwrite and bool(saved_steps(Path(folder) / CHECKPOINTS))
-    state, origin = _first_state(program, data.facts, folder, resumes=resumes)
+    with paused_collector():
+        state, origin = _first_state(program, data.facts, folder, resumes=resumes)
     parameter_count = sum(leaf.size for leaf in jax.tree.leaves(state.parameters))
 
     with RunWriter(config, data, folder, overwrite, setup, parameter_count, origin) as writer:
@@ -146,7 +149,8 @@ def train(
                     writer=writer,
                     stop=stop,
                 )
-                state, step = loop.run(state, batch, step)
+                with progress.first_step():
+                    state, step = loop.run(state, batch, step)
             progress.end()
             if step > start:
                 # A stopped run only saves: it may have little time left until it is killed.
@@ -183,11 +187,10 @@ def _first_state(
 def _compile(
     program: Program, state: TrainState, batch: DeviceBatch, progress: Progress, parameter_count: int
 ) -> jax.stages.Compiled:
-    """Compile the step, and print how long it took."""
-    began = time.perf_counter()
-    with progress.compiling():
+    """Compile the step, or load it from the compilation cache, and print which it was and how long it took."""
+    with progress.compiling(), paused_collector(), cache_events() as events:
         take_step = program.step().lower(state, batch).compile()
-    progress.begin(program.mesh, parameter_count, time.perf_counter() - began)
+    progress.begin(program.mesh, parameter_count, is_cached=events["cache_hits"] > 0)
     return take_step
 
 

@@ -304,6 +304,10 @@ READY: dict[str, Any] = {
 
 
 ADVICE: dict[str, Advice] = {
+    "no recipe": noted(
+        lambda source: ["train", data(), *TINY[2:], "--out", source.parent / "run"],
+        (r"with (--config) NAME", "classifier_small"),
+    ),
     # settings of training
     "cores without a partition": usage(
         train("--cores-per-replica 2"), r"pass (--partition image=1,2,1,1) \(for volumes", proves="step 1/1"

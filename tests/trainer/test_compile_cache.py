@@ -3,6 +3,7 @@
 import contextlib
 import errno
 import os
+import re
 import shutil
 import threading
 from collections import Counter
@@ -81,11 +82,13 @@ def weights(run: Path) -> list[np.ndarray[Any, Any]]:
 
 
 def test_commands_on_a_trained_model_compile_nothing_again(
-    compiled_in: Callable[..., int], data: str, tmp_path: Path
+    compiled_in: Callable[..., int], data: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     cache, first, again = tmp_path / "cache", tmp_path / "first", tmp_path / "again"
     assert compiled_in(train, data, first, cache) > 5
+    assert re.search(r"; compiled in \d+\.\d s\n", capsys.readouterr().err)
     assert compiled_in(train, data, again, cache) == 0
+    assert re.search(r"; loaded in \d+\.\d s from the compile cache\n", capsys.readouterr().err)
     assert [entry["loss"] for entry in logged(again)] == [entry["loss"] for entry in logged(first)]
     # Bit by bit as the program that was compiled here.
     for one, other in zip(weights(again), weights(first), strict=True):

@@ -14,6 +14,7 @@ import pytest
 from halofeed.errors import CorruptFileError, UsageError
 from halofeed.schemas.bounded_json import check_json_checksum, with_json_checksum
 from halofeed.storage import owned_files
+from halofeed.trainer.event_file import EventFile
 from halofeed.trainer.log import RunLog
 from halofeed.trainer.run_folder import restore_replaced
 from tests.support.training import logged
@@ -26,15 +27,19 @@ def strict(line: str) -> Any:
     return json.loads(line, parse_constant=refuse)
 
 
-def board(folder: Path) -> dict[str, list[tuple[int, float]]]:
-    """What TensorFlow's reader finds in the event files, purged as TensorBoard does it."""
+def events(path: Path) -> list[Any]:
+    """The messages of an event file, as TensorFlow reads them."""
     from tensorflow.core.util import event_pb2
     from tensorflow.python.lib.io import tf_record
 
+    return [event_pb2.Event.FromString(record) for record in tf_record.tf_record_iterator(str(path))]
+
+
+def board(folder: Path) -> dict[str, list[tuple[int, float]]]:
+    """What the event files hold, purged as TensorBoard does it."""
     found: dict[str, list[tuple[int, float]]] = {}
     for path in sorted((folder / "tensorboard").iterdir()):
-        for record in tf_record.tf_record_iterator(str(path)):
-            event = event_pb2.Event.FromString(record)
+        for event in events(path):
             if event.HasField("session_log"):
                 found = {tag: [row for row in rows if row[0] < event.step] for tag, rows in found.items()}
             for value in event.summary.value:
@@ -60,6 +65,22 @@ def test_every_line_is_json_and_on_disk_when_its_call_returns_and_tensorboard_ge
         assert logged(tmp_path, "evaluations") == [{"step": 20, "split": "val", "metrics": expected}]
     numbers = {"loss": [(10, 0.5)], "rate": [(10, 0.25)], "half": [(10, 1.5)]}
     assert board(tmp_path) == {**numbers, "val/mAP": [(20, 0.5)], "val/per_class/cat": [(20, 0.25)]}
+
+
+def test_an_event_file_has_the_names_times_and_steps_of_tensorflows_format(tmp_path: Path) -> None:
+    times = iter(range(1_700_000_000_000_000_000, 1_700_000_009_000_000_000, 1_000_000_000))
+    with EventFile(tmp_path, first_step=5, clock=times.__next__) as file:
+        file.scalars(5, [("loss", 0.1), ("/val/dice of liver \u00e9", -2.5)])
+        file.scalars(1 << 35, [("loss", 1e300)])
+        file.scalars(7, [])
+        # While the file is open, as TensorBoard reads it.
+        version, start, first, second = events(file.path)
+    assert (version.file_version, version.step, version.wall_time) == ("brain.Event:2", 0, 1.7e9 + 1)
+    assert (start.session_log.status, start.step) == (1, 5)
+    assert (first.step, first.wall_time) == (5, 1.7e9 + 3)
+    assert [value.tag for value in first.summary.value] == ["loss", "val/dice_of_liver_\u00e9"]
+    assert [value.simple_value for value in first.summary.value] == [np.float32(0.1), -2.5]
+    assert (second.step, second.summary.value[0].simple_value) == (1 << 35, math.inf)
 
 
 @pytest.mark.parametrize("torn", [b"", b'{"step": 4, "lo', b'{"step": 1, "loss": 7.0}'])

@@ -191,6 +191,10 @@ class RetinaNet(nnx.Module):
         self.anchor_scale, self.aspect_ratios = anchor_options.anchor_scale, ratios
         self.scales_per_octave = scales
 
+    def smallest_anchor(self, image_shape: Sequence[int]) -> float:
+        """Return the root of the area of the smallest anchor, in pixels of an image."""
+        return float(2**FIRST_LEVEL * self.anchor_scale)
+
     def __call__(self, image: jax.Array, run: Pass = Pass()) -> list[Level]:  # noqa: B008
         """Return the levels, finest first, of normalized images [batch, height, width, channel]."""
         maps = self.backbone(image, run)[-BACKBONE_LEVELS:]

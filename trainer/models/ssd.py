@@ -17,7 +17,7 @@ import numpy as np
 from flax import nnx
 from numpy.typing import NDArray
 
-from halofeed.trainer.detection.anchors import Level, ssd_anchors
+from halofeed.trainer.detection.anchors import LOWEST_LAYER_SCALE, Level, ssd_anchors
 from halofeed.trainer.models.layers import (
     ConvolutionNorm,
     Initializer,
@@ -112,6 +112,10 @@ class Ssd(nnx.Module):
         self.scales = (anchors.min_scale, anchors.max_scale)
         self.aspect_ratios = tuple(anchors.aspect_ratios)
 
+    def smallest_anchor(self, image_shape: Sequence[int]) -> float:
+        """Return the root of the area of the smallest anchor, in pixels of an image."""
+        return min(LOWEST_LAYER_SCALE, self.scales[0]) * min(image_shape[:2])
+
     def __call__(self, image: jax.Array, run: Pass = Pass()) -> list[Level]:  # noqa: B008
         """Return the levels, finest first, of normalized images [batch, height, width, channel]."""
         maps = self.backbone(image, run)[-2:]
@@ -168,6 +172,10 @@ class SsdPooling(nnx.Module):
         )
         self.scales = (anchors.min_scale, anchors.max_scale)
         self.aspect_ratios = tuple(anchors.aspect_ratios)
+
+    def smallest_anchor(self, image_shape: Sequence[int]) -> float:
+        """Return the root of the area of the smallest anchor, in pixels of an image."""
+        return self.scales[0] * min(image_shape[:2])
 
     def __call__(self, image: jax.Array, run: Pass = Pass()) -> list[Level]:  # noqa: B008
         """Return the levels, finest first, of normalized images [batch, height, width, channel]."""
