@@ -1017,9 +1017,9 @@ def plan(
         task: a task of your own, as in train.
         remat: as in train: recompute activations instead of storing them.
         topology: v2-8, v3-8, v3-64, v4-8, v5e-16, v5p-8, v6e-8, tpu7x-8 and larger; the grid of the chips, v3:4x8;
-            cpu:8 for virtual devices; gpu:1 for the GPUs of this machine.
-        topologies: list the TPUs that the installed compiler knows, with their figures, and plan nothing.
-        cores_per_replica: the splits to compile (default: 1,2,4,8,16, up to the machine's number of cores).
+            cpu:8 for virtual devices; gpu:1 for GPUs here.
+        topologies: list the TPUs that the installed compiler knows, and plan nothing.
+        cores_per_replica: the splits to compile (default: 1,2,4,8,16, up to the cores of the machine).
         images_per_replica: default: the recipe's batch over all replicas; 1 with picture_size.
         classes: number of classes without a data set (default: a usual number).
         search: find the largest that fits at each split, by bisection.

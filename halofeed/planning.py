@@ -73,19 +73,19 @@ def _add_plan(parser: CommandParser) -> None:
         default="v3-8",
         metavar="NAME",
         help="v2-8, v3-8, v3-64, v4-8, v5e-16, v5p-8, v6e-8, tpu7x-8 and larger; the grid of the chips, v3:4x8; "
-        "cpu:8 for virtual devices; gpu:1 for the GPUs of this machine (default: v3-8)",
+        "cpu:8 for virtual devices; gpu:1 for GPUs here (default: v3-8)",
     )
     parser.add_argument(
         "--topologies",
         action="store_true",
-        help="list the TPUs that the installed compiler knows, with their figures, and plan nothing",
+        help="list the TPUs that the installed compiler knows, and plan nothing",
     )
     parser.add_argument(
         "--cores-per-replica",
         type=_numbers,
         default=(),
         metavar="N,N,...",
-        help="the splits to compile (default: 1,2,4,8,16, up to the machine's number of cores)",
+        help="the splits to compile (default: 1,2,4,8,16, up to the cores of the machine)",
     )
     parser.add_argument(
         "--images-per-replica",
@@ -126,7 +126,7 @@ def _add_pictures(parser: CommandParser) -> None:
         metavar="H,W",
         help="compare tiles of pictures of this size in pixels with splits of the picture over cores",
     )
-    parser.add_argument(
+    pictures = parser.add_argument(
         "--pictures", type=int, metavar="N", help="with --picture-size: pictures in an epoch (default: 1)"
     )
     sizes = parser.add_argument(
@@ -147,7 +147,7 @@ def _add_pictures(parser: CommandParser) -> None:
         metavar="N",
         help="with --picture-size: longest side of the largest object, which a tile must show whole",
     )
-    not_in_brief(sizes, overlap)
+    not_in_brief(pictures, sizes, overlap)
 
 
 def run_plan(parsed: argparse.Namespace, _: list[str]) -> int:

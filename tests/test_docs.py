@@ -53,6 +53,7 @@ def test_options_that_the_pages_name_exist() -> None:
     known |= {
         "--gcs",
         "--slow",
+        "--engines",
         "--peers",
         "--pictures",
         "--volumes",
