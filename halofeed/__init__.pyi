@@ -1011,7 +1011,7 @@ def plan(
     Args:
         data: folder of the data set's version; None plans for the config's own size.
         split: split to train on.
-        config: a recipe of `halofeed configs`, a .toml file, or a pipeline.config (default: as of train).
+        config: a recipe of `halofeed configs`, a .toml file or a pipeline.config (default: train's).
         set: change any setting of the recipe, e.g. batch_size=16, image_shape=[512,512,3]; may be repeated.
         model: a model of your own, as in train.
         task: a task of your own, as in train.
@@ -1019,7 +1019,7 @@ def plan(
         topology: v2-8, v3-8, v3-64, v4-8, v5e-16, v5p-8, v6e-8, tpu7x-8 and larger; the grid of the chips, v3:4x8;
             cpu:8 for virtual devices; gpu:1 for GPUs here.
         topologies: list the TPUs that the installed compiler knows, and plan nothing.
-        cores_per_replica: the splits to compile (default: 1,2,4,8,16, up to the cores of the machine).
+        cores_per_replica: the splits to compile (default: 1,2,4,8,16 up to its cores).
         images_per_replica: default: the recipe's batch over all replicas; 1 with picture_size.
         classes: number of classes without a data set (default: a usual number).
         search: find the largest that fits at each split, by bisection.

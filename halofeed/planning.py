@@ -59,7 +59,7 @@ def _add_plan(parser: CommandParser) -> None:
     parser.add_argument(
         "--config",
         metavar="NAME",
-        help="a recipe of `halofeed configs`, a .toml file, or a pipeline.config (default: as of train)",
+        help="a recipe of `halofeed configs`, a .toml file or a pipeline.config (default: train's)",
     )
     add_settings(parser, "batch_size=16, image_shape=[512,512,3]")
     for name in _OWN:
@@ -85,7 +85,7 @@ def _add_plan(parser: CommandParser) -> None:
         type=_numbers,
         default=(),
         metavar="N,N,...",
-        help="the splits to compile (default: 1,2,4,8,16, up to the cores of the machine)",
+        help="the splits to compile (default: 1,2,4,8,16 up to its cores)",
     )
     parser.add_argument(
         "--images-per-replica",
