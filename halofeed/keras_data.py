@@ -145,10 +145,13 @@ def _check_divisible(source: str, options: Mapping[str, Any]) -> None:
     with scan_folder(source) as entries:
         folders = sorted(one.name for one in entries if one.is_dir() and not one.name.startswith("."))
     if folders and all(map(is_split_name, folders)):
-        named = next((name for name in folders if name.lower().startswith("val")), folders[-1])
+        # A split that is trained on validates nothing.
+        others = [name for name in folders if not name.lower().startswith("tr")]
+        named = next((name for name in others if name.lower().startswith("val")), "".join(others[:1]))
+        fix = f'pass validation="{named}", or ' if named else ""
         raise UsageError(
-            f"{source} has the splits {', '.join(folders)}, and a share would divide all of them anew; pass "
-            f'validation="{named}", or name one of the folders as the source, or pass split_folders="no"'
+            f"{source} has the splits {', '.join(folders)}, and a share would divide all of them anew; {fix}name one "
+            'of the folders as the source, or pass split_folders="no"'
         )
 
 

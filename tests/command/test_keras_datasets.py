@@ -44,8 +44,11 @@ def files_of(cache: Path) -> dict[str, tuple[int, int]]:
 
 def test_every_record_is_in_one_split_and_comes_once_in_each_of_five_epochs(photos, tmp_path):
     data = halofeed.keras_datasets(photos, cache=tmp_path / "cache", augment=[FlipLeftRight()], **OPTIONS)
-    train, validation, class_names, path = data
-    assert class_names == ("even", "odd") and path == data.path
+    train, validation, class_names = data
+    assert class_names == ("even", "odd") and halofeed.open(data.path).splits.keys() == {
+        "train",
+        "validation",
+    }
     held_out = numbers_in(validation)
     assert len(held_out) == 6 and held_out == numbers_in(validation)
     epochs = [numbers_in(train) for _ in range(5)]
@@ -108,6 +111,10 @@ def test_the_splits_of_a_source_are_kept_by_name(tmp_path):
         UsageError, match=r'has the splits train, val, and a share .* pass validation="val", or name'
     ):
         halofeed.keras_datasets(tmp_path / "photos", **options)
+    (tmp_path / "photos" / "val").rename(tmp_path / "photos" / "test")
+    with pytest.raises(UsageError, match='pass validation="test", or name'):
+        halofeed.keras_datasets(tmp_path / "photos", **options)
+    (tmp_path / "photos" / "test").rename(tmp_path / "photos" / "val")
     data = halofeed.keras_datasets(tmp_path / "photos", validation="val", **options)
     assert sorted(numbers_in(data.train)) == list(range(20))
     assert sorted(numbers_in(data.validation)) == list(range(20, 30))
