@@ -7,7 +7,7 @@ one, such as the folder of pictures that show nothing.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -136,16 +136,7 @@ def _choose(
     targets = {name: chosen_class(choice, name) for name in before}
     if all(name == target for name, target in targets.items()):
         return example
-    chosen = replace(
-        example,
-        label=None if example.label is None else targets[example.label],
-        labels=None if example.labels is None else _joined(targets[name] for name in example.labels),
-        boxes=None
-        if example.boxes is None
-        else tuple(
-            replace(box, label=target) for box in example.boxes if (target := targets[box.label]) is not None
-        ),
-    )
+    chosen = _with_targets(example, targets)
     if chosen.classes or chosen.boxes:
         return chosen
     # A picture of a single class has nothing else, where one with objects still shows what is no object.
@@ -157,6 +148,13 @@ def _choose(
     return replace(example, problem=("selection", "picture has none of the chosen classes", left_out))
 
 
-def _joined(targets: Iterable[str | None]) -> tuple[str, ...]:
-    """Return the classes that are left, each once: several classes of a picture may become one."""
-    return tuple(dict.fromkeys(name for name in targets if name is not None))
+def _with_targets(example: SourceExample, targets: Mapping[str, str | None]) -> SourceExample:
+    """Return the example with the target of each of its classes, and without those that have none."""
+    if example.labels is not None:  # several classes of a picture may become one
+        joined = dict.fromkeys(target for name in example.labels if (target := targets[name]) is not None)
+        example = replace(example, labels=tuple(joined))
+    if example.boxes is not None:
+        boxes = [(box, targets[box.label]) for box in example.boxes]
+        kept = tuple(replace(box, label=target) for box, target in boxes if target is not None)
+        example = replace(example, boxes=kept)
+    return example if example.label is None else replace(example, label=targets[example.label])
