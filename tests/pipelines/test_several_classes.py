@@ -52,6 +52,18 @@ def kept(tmp_path: Path) -> Any:
     return run_convert(tmp_path / "src", tmp_path / "out", several_classes="keep", **options)
 
 
+def test_the_columns_of_classes_are_the_columns_of_labels_also_where_all_are_0(tmp_path):
+    draw(tmp_path / "src", "a.png", "b.png")
+    (tmp_path / "src" / "t.csv").write_text("filename,shoe,hat,blank,coat\na.png,1,0,0,1\nb.png,0,1,0,0\n")
+    options = {"layout": "csv", "several_classes": "keep"}
+    done = run_convert(tmp_path / "src", tmp_path / "all", **options)
+    assert [*done.manifest.labels.values()] == ["shoe", "hat", "blank", "coat"]
+    found = Loader(done.folder, batch_size=2, training=False).batch(0)["labels"]
+    assert sorted(found.tolist()) == [[0, 1, 0, 0], [1, 0, 0, 1]]
+    done = run_convert(tmp_path / "src", tmp_path / "some", drop_classes=("blank", "hat"), **options)
+    assert [*done.manifest.labels.values()] == ["shoe", "coat"]
+
+
 @pytest.mark.parametrize("form", FORMS)
 def test_every_class_of_a_picture_is_in_its_record_its_batch_and_the_counts(tmp_path, form):
     options = write(tmp_path / "src", form)
