@@ -44,8 +44,8 @@ def files_of(cache: Path) -> dict[str, tuple[int, int]]:
 
 def test_every_record_is_in_one_split_and_comes_once_in_each_of_five_epochs(photos, tmp_path):
     data = halofeed.keras_datasets(photos, cache=tmp_path / "cache", augment=[FlipLeftRight()], **OPTIONS)
-    train, validation, class_names, path = data
-    assert class_names == ("even", "odd") and path == data.path
+    train, validation, class_names = data
+    assert class_names == ("even", "odd")
     held_out = numbers_in(validation)
     assert len(held_out) == 6 and held_out == numbers_in(validation)
     epochs = [numbers_in(train) for _ in range(5)]
@@ -56,6 +56,16 @@ def test_every_record_is_in_one_split_and_comes_once_in_each_of_five_epochs(phot
         (int(picture[0, 0, 0]), int(label)) for batch in train for picture, label in zip(*batch, strict=True)
     ]
     assert all(number % 2 == label for number, label in labels)
+
+
+def test_initial_epoch_resumes_with_the_order_of_the_next_epoch(photos, tmp_path):
+    options = {"cache": tmp_path / "cache", **OPTIONS}
+    train = halofeed.keras_datasets(photos, **options).train
+    epochs = [numbers_in(train) for _ in range(5)]
+    resumed = halofeed.keras_datasets(photos, initial_epoch=3, **options).train
+    assert [numbers_in(resumed) for _ in range(2)] == epochs[3:]
+    with pytest.raises(UsageError, match="initial_epoch"):
+        halofeed.keras_datasets(photos, initial_epoch=-1, **options)
 
 
 def test_a_second_call_converts_nothing_and_other_options_have_a_place_of_their_own(
