@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from halofeed.api import Dataset, StrPath
     from halofeed.loader.augment import Augmentation, Combination
 
-_OWN = ("name", "version", "split_shares", "split_lists", "folds", "overwrite", "dry_run", "beam_options")
+_OWN = ("name", "version", "split_shares", "split_lists", "folds", "dry_run", "beam_options")
 """Options of a conversion that this module chooses, or that do not lead to a train and a validation split."""
 _KEY_LETTERS = 24
 
@@ -124,6 +124,12 @@ def keras_datasets(
 
 
 def _check_options(options: Mapping[str, Any]) -> None:
+    # The warning about rejected inputs advises it.
+    if "overwrite" in options:
+        raise UsageError(
+            "overwrite: keras_datasets converts again when a file of the source has changed; correct the files and "
+            "leave it out, or delete the cache folder"
+        )
     if refused := [name for name in _OWN if name in options]:
         raise UsageError(
             f"{', '.join(refused)}: keras_datasets makes a train and a validation split in its cache; leave it out, or "

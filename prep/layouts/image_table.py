@@ -763,7 +763,8 @@ def classes_of(source: str, rows: Sequence[TableRow], options: LayoutOptions) ->
         return (only[0],)
     places, lacking = _first_places(rows, options)
     if lacking is not None and not _means_no_class(lacking, places, options):
-        raise SourceError("annotation", "row has no class", lacking.place)
+        advice = "" if options.several_classes == "refuse" else "; write [] if the image has none"
+        raise SourceError("annotation", "row has no class", f"{lacking.place}{advice}")
     if len(places) > 1 and options.several_classes == "refuse":
         raise _several_classes(source, places)
     return tuple(places)

@@ -135,6 +135,7 @@ def test_the_splits_of_a_source_are_kept_by_name(tmp_path):
             for share in (0, 1, 20, True, None)
         ),
         ({"folds": 3}, "folds: keras_datasets makes a train and a validation split"),
+        ({"overwrite": True}, "converts again when a file of the source has changed"),
         ({"image_size": (8, 8)}, "image_size"),
         ({"cache": 3}, "cache"),
     ],

@@ -93,6 +93,7 @@ def test_a_picture_said_to_have_no_class_has_none_and_a_row_without_one_is_rejec
     (source / "t.jsonl").write_text("\n".join(json.dumps({"filename": n, "class": c}) for n, c in rows))
     done = run_convert(source, tmp_path / "out", layout="jsonl", several_classes="keep")
     assert done.manifest.rejected == {"annotation: row has no class": 1}
+    assert "write [] if the image has none" in (Path(done.folder) / "rejected.jsonl").read_text()
     counts = {"a.png": 2, "b.png": 0, "d.png": 1}
     records = read_all(Path(done.folder), ["train"])
     assert {name: len(record["image/class/label"]) for name, record in records.items()} == counts
