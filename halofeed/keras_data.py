@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from halofeed.storage.paths import scan_folder, user_cache_folder
 from halofeed.system.addresses import is_remote
-from halofeed.system.arguments import explains_calls, path_text
+from halofeed.system.arguments import explains_calls, path_text, whole_number
 from halofeed.system.console import print_status
 from halofeed.system.errors import ChangedSourceError, UsageError
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from halofeed.api import Dataset, StrPath
     from halofeed.loader.augment import Augmentation, Combination
 
-_OWN = ("name", "version", "split_shares", "split_lists", "folds", "overwrite", "dry_run", "beam_options")
+_OWN = ("name", "version", "split_shares", "split_lists", "folds", "dry_run", "beam_options")
 """Options of a conversion that this module chooses, or that do not lead to a train and a validation split."""
 _KEY_LETTERS = 24
 
@@ -61,6 +61,7 @@ def keras_datasets(
     validation: float | str = 0.2,
     batch_size: int = 32,
     seed: int = 0,
+    initial_epoch: int = 0,
     augment: Sequence[Augmentation | Combination] = (),
     cache: StrPath | None = None,
     **options: Any,
@@ -80,6 +81,8 @@ def keras_datasets(
             of a split of the source, such as "val": its own splits are kept, and `train` is its split of that name.
         batch_size: rows of a batch.
         seed: determines the order of the training records, and the augmentations.
+        initial_epoch: number of epochs that an earlier run finished, as in Keras' `fit`: the training data begin with
+            the next one. Without it, a resumed `fit` repeats the orders of the first epochs.
         augment: augmentations of `halofeed.loader.augment` for training.
         cache: folder of converted data sets; default: `halofeed/datasets` in the user's cache folder (~/.cache).
         options: options of `halofeed convert`, such as height=224, width=224, split_seed=1.
@@ -93,6 +96,9 @@ def keras_datasets(
     (('hat', 'shirt'), 2, 1)
     """
     _check_options(options)
+    first_epoch = whole_number("initial_epoch", initial_epoch, 3)
+    if first_epoch < 0:
+        raise UsageError(f"initial_epoch {first_epoch}: expected 0 and more")
     found = path_text("source", source)
     if isinstance(validation, str):
         split = validation
@@ -110,7 +116,7 @@ def keras_datasets(
     train = data.loader("train", batch_size=batch_size, seed=seed, augment=augment)
     held_out = data.loader(split, batch_size=batch_size, training=False)
     return KerasDatasets(
-        train.dataset(as_supervised=True),
+        train.dataset(as_supervised=True, start_step=first_epoch * train.steps_per_epoch),
         held_out.dataset(as_supervised=True),
         train.class_names,
         path=data.path,
@@ -118,6 +124,12 @@ def keras_datasets(
 
 
 def _check_options(options: Mapping[str, Any]) -> None:
+    # The warning about rejected inputs advises it.
+    if "overwrite" in options:
+        raise UsageError(
+            "overwrite: keras_datasets converts again when a file of the source has changed; correct the files and "
+            "leave it out, or delete the cache folder"
+        )
     if refused := [name for name in _OWN if name in options]:
         raise UsageError(
             f"{', '.join(refused)}: keras_datasets makes a train and a validation split in its cache; leave it out, or "

@@ -74,11 +74,15 @@ class ChosenCounts:
         more = f" and {len(listed) - _MAX_SHOWN} more" if len(listed) > _MAX_SHOWN else ""
         text = f"left out by class: {', '.join(listed[:_MAX_SHOWN])}{more}"
         if self.left_out:
-            text += f"; {plural(self.left_out, 'picture')} of no other class without a record"
+            one, many = (
+                "picture has no other class and is left out",
+                "pictures have no other class and are left out",
+            )
+            text += f"; {plural(self.left_out, one, many)}"
         if self.emptied:
+            one, many = "picture has no other class and is kept", "pictures have no other class and are kept"
             text += (
-                f"; {plural(self.emptied, 'picture')} of no other class kept as without objects (--emptied-pictures "
-                "left-out keeps no record)"
+                f"; {plural(self.emptied, one, many)} (--emptied-pictures left-out leaves such pictures out)"
             )
         return text
 

@@ -57,11 +57,13 @@ class TableForm:
         convert: maps (file and line, row) to the converted rows.
         columns: columns of the converted rows; () if they depend on the rows.
         note: remark for the user.
+        classes: all classes of the table in their order, where its header names them.
     """
 
     convert: Callable[[str, Row], Iterable[Row]]
     columns: tuple[str, ...] = ()
     note: str = ""
+    classes: tuple[str, ...] = ()
 
 
 def find_form(files: SourceFiles, name: str, header: Sequence[str]) -> TableForm | None:
@@ -346,7 +348,7 @@ def one_hot_form(
         yield {**{column: row[column] for column in others}, "class": json.dumps(marked)}
 
     note = f"columns of {name} were taken for classes, as all hold 0 or 1: {', '.join(places)}"
-    return TableForm(convert=convert, columns=(*others, "class"), note=note)
+    return TableForm(convert=convert, columns=(*others, "class"), note=note, classes=tuple(places))
 
 
 def _possible_classes(header: Sequence[str], mapping: ColumnMapping) -> dict[str, int]:

@@ -221,6 +221,7 @@ class Table:
         unread: columns without a known meaning.
         rows: rows of the file. A large file is parsed again for each iteration.
         note: note about the interpretation of the table.
+        classes: all classes of the table in their order, where its header names them.
     """
 
     file: str
@@ -229,6 +230,7 @@ class Table:
     unread: tuple[str, ...]
     rows: Iterable[TableRow]
     note: str = ""
+    classes: tuple[str, ...] = ()
 
     def notes(self, group_column: str | None) -> tuple[str, ...]:
         """Return the notes for its images, such as its unread columns; --group-column reads one of them."""
@@ -534,6 +536,7 @@ def _converted(
         unread=mapping.unread,
         rows=tuple(rows()) if text.is_cached else _LazyRows(rows),
         note=form.note,
+        classes=form.classes,
     )
 
 

@@ -692,7 +692,9 @@ LOSS_RULES: Final = (
         meaning="The data set has these classes and shows none of them.",
         counted=_unused_classes,
         words="{count} of {of} classes are in no record",
-        fix=lambda converted: "leave them out of the file of class names, or add sources that show them",
+        fix=lambda converted: (
+            "leave them out of the file or the columns that name them, or add sources that show them"
+        ),
         is_said=True,
     ),
     LossRule(

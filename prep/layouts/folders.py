@@ -179,7 +179,8 @@ def _resolve_rules(seen: FolderSummary, others: Iterable[str], root: str, option
     if not any(seen.firsts):
         raise AnnotationsError(
             f"{root}: {plural(seen.count, 'image lies', 'images lie')} directly in it, and none in a class "
-            f"folder; expected class/image.jpg: name the folder above{_above(root)}"
+            f"folder; expected class/image.jpg: if this folder is a class, name the folder "
+            f"above{_above(root)}; else put the images into a folder for each class"
         )
     first_is_split = options.split_folders
     # The user's --split-folders settles the question, also against the names.

@@ -26,6 +26,7 @@ from halofeed.prep.annotations.columns import CORNERS, SPELLINGS, parse_literal,
 from halofeed.prep.annotations.container_rows import parquet_class_names
 from halofeed.prep.annotations.contract import (
     LayoutOptions,
+    Listing,
     grouped,
     sort_examples,
     sort_key,
@@ -86,7 +87,7 @@ def list_references(
     images: SourceFiles,
     annotation_file: str | None,
     options: LayoutOptions,
-) -> Iterator[SourceExample]:
+) -> Listing:
     """Yield an example for every image of the named table, or of all tables of the form in the folder.
 
     The form is "csv" or "jsonl", or "tfrecord" or "webdataset", whose container files are read as tables of the
@@ -108,7 +109,7 @@ def list_references(
         AnnotationsError: columns are missing, or one image has two classes, splits, groups or ids.
     """
     try:
-        yield from _list_references(form, annotations, images, annotation_file, options)
+        return (yield from _list_references(form, annotations, images, annotation_file, options))
     except AnnotationsError as error:
         # The user's task does not fit; only without one may another be suggested.
         if options.task is not None:
@@ -125,15 +126,15 @@ def _list_references(
     images: SourceFiles,
     annotation_file: str | None,
     options: LayoutOptions,
-) -> Iterator[SourceExample]:
-    """Yield the examples of `list_references`."""
+) -> Listing:
+    """Yield the examples of `list_references`; return the classes that the headers of its tables name."""
     # The TF Object Detection API's create_*_tf_record.py write boxes as shares of the picture's sides.
     if form == "tfrecord" and options.box_units == "auto":
         options = replace(options, box_units="normalized")
     # A column of masks in place of boxes: the files are paired by rows.
     if options.wants_label_images:
         yield from segmentation_table.list_references(form, annotations, images, annotation_file, options)
-        return
+        return None
     tables = _read_tables(form, annotations, images, annotation_file, options)
     with_boxes = _has_boxes(tables, options.wants_boxes)
     _check_tables(tables, options, with_boxes=with_boxes)
@@ -154,13 +155,16 @@ def _list_references(
     if with_boxes:
         resolved = _resolve_tables(rows.images(), images, options)
         yield from sort_examples(note_similar_classes([*resolved, *others]))
-        return
+        return None
     similar = similar_class_notes(name for cell in rows.classes for name in _classes(cell, options))
     if similar:  # `classes` includes those of rejected images
         similar = similar_class_notes(
             label for one in _classified(rows, options) for label in classes_in(one)
         )
     yield from add_class_notes(heapq.merge(_classified(rows, options), others, key=sort_key), similar)
+    # A column for each class: the columns give the order of the classes, and a class may be 0 in all rows.
+    named = tuple(dict.fromkeys(name for table in tables for name in table.classes))
+    return (lambda: dict(enumerate(named))) if named else None
 
 
 def _read_tables(
@@ -759,7 +763,8 @@ def classes_of(source: str, rows: Sequence[TableRow], options: LayoutOptions) ->
         return (only[0],)
     places, lacking = _first_places(rows, options)
     if lacking is not None and not _means_no_class(lacking, places, options):
-        raise SourceError("annotation", "row has no class", lacking.place)
+        advice = "" if options.several_classes == "refuse" else "; write [] if the image has none"
+        raise SourceError("annotation", "row has no class", f"{lacking.place}{advice}")
     if len(places) > 1 and options.several_classes == "refuse":
         raise _several_classes(source, places)
     return tuple(places)

@@ -61,6 +61,16 @@ def test_every_record_is_in_one_split_and_comes_once_in_each_of_five_epochs(phot
     assert all(number % 2 == label for number, label in labels)
 
 
+def test_initial_epoch_resumes_with_the_order_of_the_next_epoch(photos, tmp_path):
+    options = {"cache": tmp_path / "cache", **OPTIONS}
+    train = halofeed.keras_datasets(photos, **options).train
+    epochs = [numbers_in(train) for _ in range(5)]
+    resumed = halofeed.keras_datasets(photos, initial_epoch=3, **options).train
+    assert [numbers_in(resumed) for _ in range(2)] == epochs[3:]
+    with pytest.raises(UsageError, match="initial_epoch"):
+        halofeed.keras_datasets(photos, initial_epoch=-1, **options)
+
+
 def test_a_second_call_converts_nothing_and_other_options_have_a_place_of_their_own(
     photos, tmp_path, monkeypatch
 ):
@@ -132,6 +142,7 @@ def test_the_splits_of_a_source_are_kept_by_name(tmp_path):
             for share in (0, 1, 20, True, None)
         ),
         ({"folds": 3}, "folds: keras_datasets makes a train and a validation split"),
+        ({"overwrite": True}, "converts again when a file of the source has changed"),
         ({"image_size": (8, 8)}, "image_size"),
         ({"cache": 3}, "cache"),
     ],

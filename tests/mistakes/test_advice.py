@@ -307,7 +307,7 @@ EXCEPTIONS: dict[str, str] = {
     **dict.fromkeys(
         (
             "prep/annotations/choose_classes.py: --map-classes {}={}: {} is a class here too; to leave {} out, use",
-            "prep/annotations/choose_classes.py: ; {} of no other class kept as without objects (--emptied-pictures",
+            "prep/annotations/choose_classes.py: ; {} (--emptied-pictures left-out leaves such pictures out)",
             "prep/annotations/class_names.py: --map-classes and --drop-classes",
             "prep/options/volumes.py: a choice of classes of objects or pictures, such as --classes",
         ),

@@ -111,7 +111,7 @@ def test_objects_are_joined_and_dropped_in_every_layout(tmp_path, layout, capsys
     assert found["c.png"] == []  # a picture without objects, which is said
     assert set(done.manifest.labels.values()) - {"background"} == {"vehicle", "person"}
     assert (
-        "left out by class: tram 2; 1 picture of no other class kept as without objects"
+        "left out by class: tram 2; 1 picture has no other class and is kept (--emptied-pictures left-out"
         in capsys.readouterr().err
     )
 
@@ -123,7 +123,7 @@ def test_pictures_whose_objects_are_all_dropped_have_no_record_on_request(tmp_pa
     by_hand = expected({"car": "vehicle", "bus": "vehicle", "tram": None})
     assert objects_of(done) == {name: one for name, one in by_hand.items() if name != "c.png"}
     assert (
-        "left out by class: tram 2; 1 picture of no other class without a record" in capsys.readouterr().err
+        "left out by class: tram 2; 1 picture has no other class and is left out" in capsys.readouterr().err
     )
     (rejected,) = map(json.loads, (Path(done.folder) / "rejected.jsonl").read_text().splitlines())
     assert rejected["source"] == "c.png" and "none of the chosen classes" in rejected["reason"]
@@ -176,7 +176,8 @@ def test_classes_of_folders_are_joined_and_dropped_before_shares_divide_them(tmp
     )
     assert labels == {0: 20, 1: 40}
     assert (
-        "left out by class: cat 20; 20 pictures of no other class without a record" in capsys.readouterr().err
+        "left out by class: cat 20; 20 pictures have no other class and are left out"
+        in capsys.readouterr().err
     )
 
 

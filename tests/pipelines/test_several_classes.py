@@ -52,6 +52,18 @@ def kept(tmp_path: Path) -> Any:
     return run_convert(tmp_path / "src", tmp_path / "out", several_classes="keep", **options)
 
 
+def test_the_columns_of_classes_are_the_columns_of_labels_also_where_all_are_0(tmp_path):
+    draw(tmp_path / "src", "a.png", "b.png")
+    (tmp_path / "src" / "t.csv").write_text("filename,shoe,hat,blank,coat\na.png,1,0,0,1\nb.png,0,1,0,0\n")
+    options = {"layout": "csv", "several_classes": "keep"}
+    done = run_convert(tmp_path / "src", tmp_path / "all", **options)
+    assert [*done.manifest.labels.values()] == ["shoe", "hat", "blank", "coat"]
+    found = Loader(done.folder, batch_size=2, training=False).batch(0)["labels"]
+    assert sorted(found.tolist()) == [[0, 1, 0, 0], [1, 0, 0, 1]]
+    done = run_convert(tmp_path / "src", tmp_path / "some", drop_classes=("blank", "hat"), **options)
+    assert [*done.manifest.labels.values()] == ["shoe", "coat"]
+
+
 @pytest.mark.parametrize("form", FORMS)
 def test_every_class_of_a_picture_is_in_its_record_its_batch_and_the_counts(tmp_path, form):
     options = write(tmp_path / "src", form)
@@ -81,6 +93,7 @@ def test_a_picture_said_to_have_no_class_has_none_and_a_row_without_one_is_rejec
     (source / "t.jsonl").write_text("\n".join(json.dumps({"filename": n, "class": c}) for n, c in rows))
     done = run_convert(source, tmp_path / "out", layout="jsonl", several_classes="keep")
     assert done.manifest.rejected == {"annotation: row has no class": 1}
+    assert "write [] if the image has none" in (Path(done.folder) / "rejected.jsonl").read_text()
     counts = {"a.png": 2, "b.png": 0, "d.png": 1}
     records = read_all(Path(done.folder), ["train"])
     assert {name: len(record["image/class/label"]) for name, record in records.items()} == counts
