@@ -9,6 +9,7 @@ from typing import TextIO
 
 from jax.sharding import Mesh
 
+from halofeed.schemas.partition import REPLICA_AXIS
 from halofeed.system.console import VERBOSE, shows_status, status_with_time, write_if_possible
 from halofeed.system.signals import GracefulStop
 from halofeed.trainer.config import TrainConfig
@@ -108,6 +109,12 @@ class Progress:
             f"{self._config.model}: {parameters:,} parameters, {self._config.compute_dtype}, on {platform} as {axes}; "
             f"compiled in {compile_seconds:.1f} s"
         )
+        is_split = mesh.size > mesh.shape[REPLICA_AXIS]
+        if is_split and ":" in self._config.model:
+            self.say(
+                "a model of your own on a split: its gradients may be wrong silently; "
+                "halofeed.trainer.check_gradients compares them (docs/partition.md)"
+            )
 
     def record(self, step: int, values: Mapping[str, float], seconds: float, waited: float) -> None:
         """Count one step.
