@@ -15,6 +15,8 @@ from halofeed.system.wording import plural
 PlanSplit = Mapping[str, Any]
 _MAX_GATHERS = 6
 _MAX_ARRAYS = 3
+_MIN_ARRAY_BYTES = 1 << 20
+"""A smaller array explains the memory of no machine, and a small model has several alike."""
 _MAX_LEVELS = 6
 _MAX_SLICES = 4
 _MEMORY = {"params": "parameters", "optim.": "optimizer", "activ.": "activations", "padding": "padding"}
@@ -193,6 +195,8 @@ def _peak_lines(split: PlanSplit) -> list[str]:
     """List the largest arrays at the memory peak of a core."""
     lines = []
     for entry in split.get("largest", [])[:_MAX_ARRAYS]:
+        if entry["bytes"] < _MIN_ARRAY_BYTES:
+            continue
         of_tiles = entry["bytes"] - entry["unpadded_bytes"]
         padding = f", {gibibytes(of_tiles)} of it padding" if of_tiles > entry["bytes"] / 4 else ""
         arrays = ", ".join(entry["arrays"][-2:])

@@ -6,6 +6,7 @@ deep layers differ by percents for reasons of rounding alone. In float64 a right
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -73,6 +74,7 @@ class GradientCheck:
         wrong: parameters whose gradients differ, the largest difference first.
         layer: path of the layer at which the fault begins; "" if the gradients are right or no layer can be named.
         unused: paths of parameters without a gradient, which were not compared.
+        advice: repair of a known fault, with the call that computes it right; "" for other faults.
     """
 
     dims: tuple[int, ...]
@@ -83,6 +85,7 @@ class GradientCheck:
     wrong: tuple[GradientDifference, ...] = ()
     layer: str = ""
     unused: tuple[str, ...] = ()
+    advice: str = ""
 
     @property
     def is_right(self) -> bool:
@@ -121,7 +124,7 @@ class GradientCheck:
         ]
         if len(self.wrong) > _MAX_SHOWN:
             lines.append(f"  and {len(self.wrong) - _MAX_SHOWN} more of {self.parameters}")
-        return lines
+        return [*lines, self.advice] if self.advice else lines
 
 
 def check_gradients(
@@ -140,7 +143,8 @@ def check_gradients(
 
     Args:
         model: class or function that makes the model from `Layers`, as `TrainingSetup.build`, or a model whose layers
-            compute in the precision of their parameters. It is called with an image and a `Pass`.
+            compute in the precision of their parameters. It is called with an image and a `Pass`, whose mesh and
+            dims it must use, because one device has no mesh.
         mesh: mesh of `make_mesh`, of virtual CPU devices or of GPUs.
         dims: number of parts of the image along each axis, batch first; None splits the rows over all cores.
         image_shape: shape of an image, channel last; depth first for a volume.
@@ -153,7 +157,9 @@ def check_gradients(
         The result; `is_right` is True if the loss and all gradients agree, and `str` names each that does not.
 
     Raises:
-        UsageError: the mesh has one device or is one of TPUs, which have no float64.
+        UsageError: the mesh has one device or is one of TPUs, which have no float64; or the model cannot be made from
+            `Layers`, cannot be called with an image and a `Pass`, uses other devices, or has layers of another
+            precision.
         PartitionError: the mesh is not one of `make_mesh`, or the image does not divide.
 
     Source: docs/partition.md, "Silently wrong gradients".
@@ -181,6 +187,7 @@ def check_gradients(
             compute_dtype="float64",
             param_dtype="float64",
         )
+        _check_model(setup)
         drawn = _drawn_batch(shape, 2 * mesh.shape[REPLICA_AXIS]) if batch is None else dict(batch)
         state = _drawn_state(setup)
         partition = Partition(cores_per_replica=cores, dims={"image": parts})
@@ -205,6 +212,37 @@ def _check_mesh(mesh: Mesh) -> None:
         raise UsageError(
             "check_gradients: TPUs have no float64; run it with JAX_PLATFORMS=cpu and "
             f"XLA_FLAGS={DEVICE_COUNT_FLAG}=8 set before JAX starts"
+        )
+
+
+def _check_model(setup: TrainingSetup) -> None:
+    try:
+        model: Any = nnx.eval_shape(lambda: setup.new_model(0))
+    except AttributeError as error:
+        if not isinstance(error.obj, Layers):
+            raise
+        raise UsageError(
+            f"check_gradients: the model is made from Layers, which has no {error.name}; the random numbers are "
+            "layers.rngs: pass a function, lambda layers: Model(rngs=layers.rngs)"
+        ) from error
+    try:
+        inspect.signature(model).bind(None, None)
+    except TypeError as error:
+        raise UsageError(
+            f"check_gradients: {type(model).__name__} is called with an image and a Pass ({error}); "
+            "define __call__(self, image, run)"
+        ) from error
+    narrow = [
+        f"{'.'.join(map(str, path)) or type(layer).__name__} in {jnp.dtype(dtype).name}"
+        for path, layer in nnx.iter_modules(model)
+        if (dtype := getattr(layer, "dtype", None)) is not None
+        and jnp.issubdtype(dtype, jnp.floating)
+        and jnp.dtype(dtype) != jnp.float64
+    ]
+    if narrow:
+        raise UsageError(
+            "check_gradients: expected layers that compute in float64, because others differ by rounding alone; got "
+            f"{_shortened(tuple(narrow))}; make them with dtype=layers.dtype, or without dtype"
         )
 
 
@@ -367,7 +405,15 @@ def _by_path(tree: Variables) -> dict[str, NDArray[Any]]:
 
 
 def _compare(one: _Run, many: _Run) -> GradientCheck:
-    expected_loss, expected = one.gradients()
+    try:
+        expected_loss, expected = one.gradients()
+    except ValueError as error:
+        if "incompatible devices" not in str(error):
+            raise
+        raise UsageError(
+            "check_gradients: the model uses a mesh of its own, also where it is called on one device; use run.mesh "
+            "and run.dims, or run.hold(activation)"
+        ) from error
     loss, found = many.gradients()
     norms = {name: float(np.linalg.norm(leaf)) for name, leaf in expected.items()}
     everything = math.hypot(*norms.values())
@@ -379,6 +425,7 @@ def _compare(one: _Run, many: _Run) -> GradientCheck:
     wrong.sort(key=lambda name: -np.nan_to_num(far[name] / (norms[name] or everything), nan=np.inf))
     loss_difference = abs(loss - expected_loss) / max(abs(expected_loss), 1e-6)
     is_wrong = bool(wrong) or not loss_difference <= MAX_DIFFERENCE
+    layer = _first_fault(one, many, wrong) if is_wrong else ""
     assert many.setup.dims is not None and many.setup.mesh is not None
     return GradientCheck(
         dims=tuple(many.setup.dims),
@@ -394,8 +441,9 @@ def _compare(one: _Run, many: _Run) -> GradientCheck:
             )
             for name in wrong
         ),
-        layer=_first_fault(one, many, wrong) if is_wrong else "",
+        layer=layer,
         unused=tuple(name for name in unused if name not in wrong),
+        advice=_advice(one.setup, layer) if loss_difference <= MAX_DIFFERENCE else "",
     )
 
 
@@ -412,6 +460,20 @@ def _first_fault(one: _Run, many: _Run, wrong: list[str]) -> str:
     layers = {parameter.rpartition(".")[0] for parameter in wrong}
     last = next((name for name, _ in reversed(expected) if name in layers), "")
     return last or (layers.pop() if len(layers) == 1 else "")
+
+
+def _advice(setup: TrainingSetup, path: str) -> str:
+    """Return the repair of a grouped convolution, whose gradient XLA multiplies on a level that is kept whole."""
+    layers: dict[str, Any] = {
+        ".".join(map(str, name)): layer
+        for name, layer in nnx.iter_modules(nnx.eval_shape(lambda: setup.new_model(0)))
+    }
+    if getattr(layers.get(path), "feature_group_count", 1) == 1:
+        return ""
+    return (
+        f"{path} is a grouped convolution: call it by halofeed.trainer.models.convolutions."
+        "convolve_grouped(layer, image, run.mesh, run.dims)"
+    )
 
 
 def _shortened(names: tuple[str, ...]) -> str:

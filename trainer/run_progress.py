@@ -10,6 +10,7 @@ from typing import TextIO
 
 from jax.sharding import Mesh
 
+from halofeed.schemas.partition import REPLICA_AXIS
 from halofeed.system.console import VERBOSE, shows_status, status_with_time, write_if_possible
 from halofeed.system.signals import GracefulStop
 from halofeed.trainer.config import TrainConfig
@@ -139,6 +140,12 @@ class Progress:
             f"{self._config.model}: {parameters:,} parameters, {self._config.compute_dtype}, on {platform} as {axes}; "
             f"{made}"
         )
+        is_split = mesh.size > mesh.shape[REPLICA_AXIS]
+        if is_split and ":" in self._config.model:
+            self.say(
+                "a model of your own on a split: its gradients may be wrong silently; "
+                "halofeed.trainer.check_gradients compares them (docs/partition.md)"
+            )
 
     def first_step(self) -> AbstractContextManager[object]:
         """Show for how long the first step has run so far, until it is counted, in a block of all steps."""

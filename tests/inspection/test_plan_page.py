@@ -68,6 +68,12 @@ def test_a_terminal_shows_a_line_a_split_the_one_to_take_and_the_reasons() -> No
     assert "CACM 2020" in text and "libtpu 0.0.42.1" in text
 
 
+def test_arrays_below_a_mebibyte_are_not_listed_at_the_memory_peak() -> None:
+    small = plan()
+    small["splits"][1]["largest"][0].update(bytes=147456, unpadded_bytes=36864)
+    assert "memory peak" in describe_plan(plan()) and "memory peak" not in describe_plan(small)
+
+
 def test_savings_and_a_search_are_told() -> None:
     small = plan()["splits"][1]
     change = {"change": "--remat", "split": {**small, "flops": 1e13}}

@@ -16,6 +16,7 @@ from halofeed.schemas.partition import PartitionError
 from halofeed.trainer import check_gradients
 from halofeed.trainer.mesh import constrain, make_mesh
 from halofeed.trainer.models import MODELS
+from halofeed.trainer.models.convolutions import convolve_grouped
 from halofeed.trainer.models.layers import Layers, Pass
 from tests.support.level_rows import levels
 from tests.support.scripts import run_script
@@ -222,3 +223,62 @@ def test_a_mesh_that_splits_nothing_is_refused() -> None:
     other = jax.make_mesh((8,), ("rows",), axis_types=(jax.sharding.AxisType.Auto,))
     with pytest.raises((UsageError, PartitionError), match="make_mesh"):
         check_gradients(ThreeLayers, other)
+
+
+class Depthwise(ThreeLayers):
+    """Its last level has 4 columns, too few to be split over 4 cores, so each core keeps the whole level."""
+
+    def __init__(self, layers: Layers) -> None:
+        super().__init__(layers)
+        self.second = nnx.Conv(4, 6, (3, 3), rngs=layers.rngs)
+        self.depthwise = nnx.Conv(6, 6, (3, 3), feature_group_count=6, rngs=layers.rngs)
+
+    def middle(self, image: jax.Array, run: Pass) -> jax.Array:
+        return run.hold(self.grouped(run.hold(self.second(image)), run))
+
+    def grouped(self, image: jax.Array, run: Pass) -> jax.Array:
+        return self.depthwise(image)
+
+
+def test_the_advice_for_a_grouped_convolution_repairs_it(mesh: jax.sharding.Mesh) -> None:
+    class Repaired(Depthwise):
+        def grouped(self, image: jax.Array, run: Pass) -> jax.Array:
+            return convolve_grouped(self.depthwise, image, run.mesh, run.dims)
+
+    check = check_gradients(Depthwise, mesh, dims=(1, 1, 4, 1), image_shape=SIZE)
+    assert check.layer == "depthwise" and check.wrong[0].ratio == pytest.approx(4)
+    assert "convolutions.convolve_grouped(layer, image, run.mesh, run.dims)" in str(check)
+    assert check_gradients(Repaired, mesh, dims=(1, 1, 4, 1), image_shape=SIZE).is_right
+
+
+def test_a_layer_of_another_precision_is_refused_and_not_reported_as_a_fault(mesh: jax.sharding.Mesh) -> None:
+    class Narrow(ThreeLayers):
+        def __init__(self, layers: Layers) -> None:
+            super().__init__(layers)
+            self.first = nnx.Conv(3, 4, (3, 3), dtype=jnp.bfloat16, rngs=layers.rngs)
+
+    with pytest.raises(UsageError, match=r"got first in bfloat16; make them with dtype=layers\.dtype"):
+        check_gradients(Narrow, mesh, image_shape=SIZE)
+
+
+def test_a_model_with_a_mesh_of_its_own_is_refused_with_the_cure(mesh: jax.sharding.Mesh) -> None:
+    class Fixed(ThreeLayers):
+        def middle(self, image: jax.Array, run: Pass) -> jax.Array:
+            return constrain(self.second(image, run), mesh, (1, 4, 1, 1))
+
+    with pytest.raises(UsageError, match=r"use run\.mesh and run\.dims"):
+        check_gradients(Fixed, mesh, image_shape=SIZE)
+
+
+def test_a_usual_nnx_model_is_refused_with_the_form_that_is_expected(mesh: jax.sharding.Mesh) -> None:
+    class Usual(nnx.Module):
+        def __init__(self, rngs: nnx.Rngs) -> None:
+            self.convolution = nnx.Conv(3, 4, (3, 3), rngs=rngs)
+
+        def __call__(self, image: jax.Array) -> jax.Array:
+            return self.convolution(image)
+
+    with pytest.raises(UsageError, match=r"lambda layers: Model\(rngs=layers\.rngs\)"):
+        check_gradients(Usual, mesh, image_shape=SIZE)
+    with pytest.raises(UsageError, match=r"define __call__\(self, image, run\)"):
+        check_gradients(lambda layers: Usual(layers.rngs), mesh, image_shape=SIZE)

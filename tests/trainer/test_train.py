@@ -9,11 +9,14 @@ import signal
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
 
 from halofeed.errors import CorruptFileError, JobError, TrainingError, UsageError
+from halofeed.trainer.mesh import make_mesh
 from halofeed.trainer.run_folder import open_run, run_lock
+from halofeed.trainer.run_progress import Progress
 from halofeed.trainer.task import DataFacts
 from tests.support.stripes import FACTS, SIDE, Stripes, assert_equal, config_of, run
 from tests.support.training import facts_of, logged
@@ -216,6 +219,20 @@ def test_progress_is_some_twenty_lines_where_there_is_no_terminal() -> None:
     assert [line.split("  ")[0] for line in steps] == [f"step {n}/40" for n in (1, *range(2, 41, 2))]
     assert all(re.search(r"  loss \d+\.\d{4}", line) for line in steps)
     assert all(re.search(r"images/s  input \d+%  .* left$", line) for line in steps[1:])
+
+
+def test_a_model_of_ones_own_on_a_split_is_told_to_check_its_gradients() -> None:
+    own = "halofeed.trainer.models.classifier:Classifier"
+
+    def begun(model: str, cores: int) -> str:
+        stream = io.StringIO()
+        Progress(config_of(steps=1, model=model), stream, 0).begin(
+            make_mesh(cores, jax.devices()[:2]), 9, 1.0
+        )
+        return stream.getvalue()
+
+    assert "halofeed.trainer.check_gradients compares them" in begun(own, 2)
+    assert "check_gradients" not in begun(own, 1) + begun("classifier", 2)
 
 
 def test_progress_stays_in_place_on_a_terminal() -> None:
