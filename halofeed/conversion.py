@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import dataclasses
 import textwrap
+import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -129,7 +130,8 @@ class _Request:
         if beam_arguments or any(map(is_remote, addresses)):
             with require_extra("convert", "apache_beam"), unlogged():
                 from halofeed.pipelines.convert import prepare_stores
-            prepare_stores(self.options, beam_arguments)
+
+                prepare_stores(self.options, beam_arguments)  # imports the rest of Beam
         if self.stated().get("layout", "auto") != "auto":
             return self
         layout = _detect_layout(self.options, lambda name: self.recipe(layout=name))
@@ -153,6 +155,7 @@ class _Request:
 
 def run_convert(parsed: argparse.Namespace, beam_arguments: list[str]) -> int:
     """Run `halofeed convert`."""
+    began = time.monotonic()
     request = _Request.of(parsed).with_layout(beam_arguments)
     recipe, options = request.checked_recipe(), request.options
     from halofeed.system.memory import heavy_imports, keep_freed_memory
@@ -172,7 +175,7 @@ def run_convert(parsed: argparse.Namespace, beam_arguments: list[str]) -> int:
             stack.enter_context(temporary_files_in_scratch())
         keep_freed_memory()
         signals.set_stop_message(outlook="the same command resumes where this one ended")
-        done = convert(options, recipe, beam_arguments)
+        done = convert(options, recipe, beam_arguments, began=began)
     parsed.conversion = done  # for halofeed.convert
     print(
         summary(done, warn_cut=options.warn_cut, on_loss=options.on_loss, max_rejected=options.max_rejected)

@@ -108,12 +108,19 @@ def _check_addresses(options: JobOptions) -> None:
 
 
 def convert(
-    options: JobOptions, recipe: Recipe, beam_arguments: Sequence[str] = (), *, show_progress: bool = True
+    options: JobOptions,
+    recipe: Recipe,
+    beam_arguments: Sequence[str] = (),
+    *,
+    show_progress: bool = True,
+    began: float | None = None,
 ) -> Conversion:
     """Convert a source into a data set; the same call after an interruption resumes.
 
     Args:
         beam_arguments: Beam's own options, such as --runner=DataflowRunner.
+        began: `time.monotonic()` from which the summary counts, as of a command that first detected the layout; None:
+            now.
 
     Raises:
         UsageError: an option is wrong, or the folder has a data set of another recipe.
@@ -123,7 +130,7 @@ def convert(
             rejected; or another run is writing into the folder.
         StoreError: a store refuses a request or does not answer.
     """
-    began = time.monotonic()
+    began = time.monotonic() if began is None else began
     _check_addresses(options)
     if options.normalize_like is not None:
         recipe = normalized_like(recipe, read_manifest(options.normalize_like))

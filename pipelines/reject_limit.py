@@ -66,12 +66,12 @@ class RejectLimit:
         """Return the limit for a message.
 
         >>> RejectLimit.of("0.5%").describe(1200), RejectLimit.of(7).describe(1200)
-        ('0.5% of 1,200 inputs, which are 6', '7')
+        ('0.5% of 1,200 inputs (6)', '7')
         """
         if self.share is None:
             return str(self.count)
         percent = f"{(100 * self.share).normalize():f}%"
-        return f"{percent} of {plural(inputs, 'input')}, which are {self.most(inputs):,}"
+        return f"{percent} of {plural(inputs, 'input')} ({self.most(inputs):,})"
 
 
 def is_failure(rejected: Mapping[str, str]) -> bool:

@@ -39,6 +39,8 @@ _MAX_MESSAGE_CHARACTERS = 400
 _STEP_NOTE = re.compile(r" \[while running.*", re.DOTALL)
 _OWN_ERROR = re.compile(r"halofeed\.errors\.\w+: (.*(?:\n  .*)*)")
 _MISSING_SOFTWARE = "a worker's environment lacks what the job needs"
+_STORE_EXTRAS = {"boto": "aws", "google": "gcp"}
+"""Extra of halofeed by the beginning of the name of a module that only stores need."""
 _MISSING_SOFTWARE_ERROR = re.compile(
     r"(ModuleNotFoundError|ImportError)\b|AttributeError: .*\bhalofeed\b|.*Process died with exit code (1|126|127)\b"
 )
@@ -319,9 +321,10 @@ def _in_brief(error: Exception, pipeline: beam.Pipeline) -> str:
     causes = _ERROR.findall(_STEP_NOTE.sub("", text)) or lines or [""]
     cause = causes[-1].strip()[:_MAX_MESSAGE_CHARACTERS] or type(error).__name__
     if _MISSING_SOFTWARE_ERROR.match(cause):
+        extra = next((extra for module, extra in _STORE_EXTRAS.items() if f"'{module}" in cause), None)
+        needed = f"its extras convert and {extra}" if extra else "all its dependencies"
         return (
-            f"{_MISSING_SOFTWARE}: {cause}. Install halofeed {__version__} with all its "
-            "dependencies where workers run (`halofeed package` writes a wheel), then run the same command again; "
-            "the engine's log says more"
+            f"{_MISSING_SOFTWARE}: {cause}. Install halofeed {__version__} with {needed} where workers run (`halofeed "
+            "package` writes a wheel), then run the same command again; the engine's log says more"
         )
     return f"the job failed: {cause}. {SHARD_KEPT}; --debug shows all output of the runner"

@@ -151,18 +151,25 @@ def install_command(extra: str) -> str:
     True
     """
     import json
+    import shlex
+    import shutil
+    import sys
     from importlib import metadata
     from pathlib import Path
 
+    # The pip of the PATH may be another interpreter's, if no virtual environment is activated.
+    found = shutil.which("pip")
+    own = found is None or Path(found).parent == Path(sys.executable).parent
+    pip = "pip" if own else f"{shlex.quote(sys.executable)} -m pip"
     root = Path(__file__).resolve().parents[1]
     # Of a checkout, which an editable installation uses in place.
     if (root / "pyproject.toml").is_file():
-        return f"pip install -e '{root}[{extra}]'"
+        return f"{pip} install -e '{root}[{extra}]'"
     with contextlib.suppress(metadata.PackageNotFoundError):
         # PEP 610: pip writes it for an installation from a file or an address, and not for one from an index.
         if source := metadata.distribution("halofeed").read_text("direct_url.json"):
-            return f"pip install 'halofeed[{extra}] @ {json.loads(source)['url']}'"
-    return f"pip install 'halofeed[{extra}]'"
+            return f"{pip} install 'halofeed[{extra}] @ {json.loads(source)['url']}'"
+    return f"{pip} install 'halofeed[{extra}]'"
 
 
 @contextlib.contextmanager

@@ -144,7 +144,27 @@ def test_an_extra_is_installed_from_where_halofeed_came(source, installs, tmp_pa
         (information / "direct_url.json").write_text(source)
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setattr(errors, "__file__", str(tmp_path / "halofeed" / "errors.py"))
+    monkeypatch.setattr("shutil.which", lambda name: str(Path(sys.executable).with_name(name)))
     assert install_command("tf") == installs
+
+
+def test_an_extra_is_installed_into_this_interpreter_if_the_pip_of_the_path_is_another_ones(monkeypatch):
+    own = install_command("tf").partition(" install ")[2]
+    monkeypatch.setattr("shutil.which", lambda name: f"/elsewhere/bin/{name}")
+    monkeypatch.setattr(sys, "executable", "/a b/bin/python")
+    assert install_command("tf") == f"'/a b/bin/python' -m pip install {own}"
+
+
+def test_a_store_that_is_asked_before_the_layout_shows_no_warning_of_beams_import():
+    program = """
+import halofeed, halofeed.errors
+try:
+    halofeed.convert("hdfs://nowhere/x", "out", name="x")
+except halofeed.errors.UsageError as error:
+    print("refused", error)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("refused hdfs://nowhere/x") and done.stderr == ""
 
 
 def test_an_object_store_without_its_library_is_answered_with_its_extra(tmp_path):

@@ -74,6 +74,8 @@ def test_what_a_worker_lacks_is_named_with_its_cure():
     ):
         told = _in_brief(RuntimeError(text.format(error)), None)
         assert told.startswith(f"a worker's environment lacks what the job needs: {error}. {cure}")
+    told = _in_brief(RuntimeError(java.format("ModuleNotFoundError: No module named 'boto3'")), None)
+    assert f"{cure} with its extras convert and aws where workers run" in told
 
 
 def test_a_worker_of_another_version_stops_and_names_both(source, tmp_path, heartbeat_path, monkeypatch):

@@ -2,11 +2,13 @@
 
 import re
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import apache_beam as beam
 import pytest
@@ -14,6 +16,7 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 
 import halofeed
+from halofeed import conversion
 from halofeed.pipelines.beam_pipeline import NAMESPACE, WriteShards, build_pipeline
 from halofeed.pipelines.convert import Conversion, convert
 from halofeed.pipelines.counted_files import CountedFiles
@@ -74,6 +77,21 @@ def test_counts_of_a_run_are_those_of_the_folders(source: Path, tmp_path: Path, 
     assert found.rejected == reasons and reasons.total() == 2
     assert found.elapsed_seconds > 0
     assert found.records_per_second == pytest.approx(22 / found.elapsed_seconds)
+
+
+def test_the_time_of_a_run_counts_the_detection_of_the_layout(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    detect = conversion._detect_layout
+
+    def slow(*arguments: Any) -> str:
+        monkeypatch.setattr(time, "monotonic", lambda: clock() + 10_000)
+        return detect(*arguments)
+
+    clock = time.monotonic
+    monkeypatch.setattr(conversion, "_detect_layout", slow)
+    summary = halofeed.convert(source, tmp_path, name="set", height=16, width=24).summary
+    assert 10_000 < summary.elapsed_seconds < 11_000
 
 
 def test_a_resumed_run_counts_what_it_wrote_and_all_that_it_read(source: Path, tmp_path: Path) -> None:
