@@ -30,10 +30,13 @@ from halofeed.trainer.checkpoint import DIGITS, Checkpoints, saved_steps
 from halofeed.trainer.compile_cache import cache_events
 from halofeed.trainer.config import TrainConfig
 from halofeed.trainer.data import TrainData
+from halofeed.trainer.detection.anchor_fit import anchor_warning
 from halofeed.trainer.distributed import agree_any, is_chief
 from halofeed.trainer.evaluate import ExampleCollector, Predictor, summary_lines
 from halofeed.trainer.initial_weights import Origin, check_other_folder, initial_weights
 from halofeed.trainer.log import RunLog
+from halofeed.trainer.models import model_named
+from halofeed.trainer.models.retinanet import FIRST_LEVEL
 from halofeed.trainer.platform import hide_accelerators_from_tensorflow
 from halofeed.trainer.record_metadata import SplitMetadata
 from halofeed.trainer.run_folder import (
@@ -47,6 +50,7 @@ from halofeed.trainer.run_folder import (
 from halofeed.trainer.run_progress import Progress, StepTimer, StopRequest
 from halofeed.trainer.step import TrainingSetup, TrainState
 from halofeed.trainer.task import DataFacts, DeviceBatch
+from halofeed.trainer.tasks.detection import Detection
 from halofeed.trainer.training_setup import Program, build_program
 from halofeed.trainer.whole_pictures import whole_picture_metrics
 
@@ -137,6 +141,8 @@ def train(
             running = _RunningSteps(config, progress, writer, batches, mesh)
             if batch is not None:
                 _check_batch(batch, config, data, setup)
+                if not start:
+                    _warn_of_other_anchors(batch, config, setup, progress)
                 take_step = _compile(program, state, batch, progress, parameter_count)
                 # A signal during the compilation ends the process: there is no step to save.
                 stop.begin()
@@ -514,6 +520,32 @@ def _check_batch(batch: DeviceBatch, config: TrainConfig, data: TrainData, setup
             f"image: expected {list(expected)}, got {list(batch['image'].shape)}; give loader and config the same "
             "batch size, and the facts of the same data set"
         )
+
+
+def _warn_of_other_anchors(
+    batch: DeviceBatch, config: TrainConfig, setup: TrainingSetup, progress: Progress
+) -> None:
+    if config.model != "retinanet" or not isinstance(setup.task, Detection):
+        return
+    options = model_named(config.model).options() | dict(config.model_options)
+    arrays = {name: batch[name] for name in ("boxes", "num_boxes", "is_crowd")}
+    # Each process holds its own rows.
+    if jax.process_count() > 1:
+        arrays = multihost_utils.process_allgather(arrays, tiled=True)
+    boxes = np.asarray(arrays["boxes"])
+    sizes = (boxes[..., 2:] - boxes[..., :2]) * batch["image"].shape[1:3]
+    is_box = np.arange(boxes.shape[1]) < np.asarray(arrays["num_boxes"])[:, None]
+    is_box &= ~np.asarray(arrays["is_crowd"], bool) & (sizes > 0).all(-1)
+    warning = anchor_warning(
+        sizes[is_box],
+        setup.task,
+        levels=(FIRST_LEVEL, options["last_level"]),
+        scale=options["anchor_scale"],
+        aspect_ratios=options["aspect_ratios"],
+        scales_per_octave=options["scales_per_octave"],
+    )
+    if warning is not None:
+        progress.say(warning)
 
 
 def _asked_to_stop(stop: StopRequest, step: int) -> bool:
