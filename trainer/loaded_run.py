@@ -103,7 +103,8 @@ class LoadedRun:
         if dict(self._manifest.labels) != dict(self.facts.labels):
             raise UsageError(
                 f"{self._data}: has the labels {dict(self._manifest.labels)}, the model learned "
-                f"{dict(self.facts.labels)}"
+                f"{dict(self.facts.labels)}; convert the data with the same classes in the same order (--map-classes, "
+                "--classes), or train on it with --init"
             )
         task = self._setup.task
         metrics: Metrics | None = None
