@@ -313,6 +313,13 @@ EXCEPTIONS: dict[str, str] = {
         ),
         "tests/pipelines/test_chosen_classes.py types it",
     ),
+    "inspection/predicted_sources.py: {}: holds no {}; name the folder of `halofeed predict --out`": (
+        "it names a folder that another command has written"
+    ),
+    "halofeed/conversion.py: layouts, which --help-all describes: {} {}": "tests/pipelines/test_command_line.py types it",
+    "halofeed/training.py: {} written, {} with a score below {} left out, the highest with {}": (
+        "tests/inspection/test_predictions_page.py types it"
+    ),
     "inspection/export_grid.py: it is a tile of a larger picture, and --grid source exports complete": (
         "it tells to convert without --fit tiles, which is to take an option away from another command"
     ),
