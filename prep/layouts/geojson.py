@@ -35,6 +35,7 @@ from halofeed.prep.annotations.geojson_features import (
 )
 from halofeed.prep.annotations.resolve_boxes import note_changed_objects, possible_sizes
 from halofeed.prep.annotations.written_boxes import (
+    keeps_corners,
     numbers_of,
     polygon_area,
     polygon_of,
@@ -103,7 +104,9 @@ def list_references(
         return options.one_class or class_of_feature(feature, name)
 
     listed = _Assignment(pictures=pictures, options=options, label_of=label_of).examples(files)
-    yield from sort_examples(note_similar_classes([*note_changed_objects(listed), *faulty]))
+    yield from sort_examples(
+        note_similar_classes([*note_changed_objects(listed, with_corners=keeps_corners(options)), *faulty])
+    )
 
 
 def _read_files(
