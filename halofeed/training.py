@@ -465,6 +465,12 @@ def _predict(parsed: argparse.Namespace, run: Run) -> int:
             f"{written} written, {left_out} with a score below {done['min_score']:g} left out, the highest with "
             f"{done['highest_score_left_out']:.4f} (--min-score 0 keeps all)"
         )
+    if dropped := done.get("tiles_dropped"):
+        were = "was" if dropped == 1 else "were"
+        print(
+            f"{plural(dropped, 'empty tile')} {were} left out of the data set, so nothing is predicted there; "
+            "--source FOLDER predicts complete pictures"
+        )
     if page is not None:
         print(f"page: {page}")
     return 0

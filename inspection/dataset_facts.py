@@ -371,8 +371,8 @@ def padding_choices(facts: DatasetFacts) -> list[tuple[str, tuple[int, int], flo
     stored = facts.records * height * width
     choices = [("as it is now", (height, width), 1 - filled / stored if stored else 0.0)]
     binned = source_sizes(facts)
-    # Without counted sizes there is nothing to estimate from.
-    if not binned:
+    # Without counted sizes there is nothing to estimate from. Tiles keep the resolution, which a resized picture loses.
+    if not binned or facts.manifest.recipe.get("fit") == "tiles":
         return choices
     sources, counts = np.array(list(binned)), np.array(list(binned.values()))
     shortest, longest = _usual_limits(facts, sources, counts)

@@ -329,6 +329,7 @@ class Picture:
         boxes: float64 [box, 4], ymin, xmin, ymax, xmax as shares of the sides.
         corners: float64 [box, 4, 2], y and x of the corners of each object likewise; None if the data set has none.
         content: (height, width) shares that are not padding.
+        tile: ymin, xmin, ymax, xmax of the record's tile as shares of the source's sides; None if it is no tile.
         mask: data: URI of the classes to lay over the thumbnail, if any.
         shape: (frame, height, width) of a clip whose contact sheet is shown; else ().
     """
@@ -338,6 +339,7 @@ class Picture:
     boxes: NDArray[np.float64]
     corners: NDArray[np.float64] | None = None
     content: tuple[float, float] = (1.0, 1.0)
+    tile: tuple[float, ...] | None = None
     mask: str | None = None
     shape: tuple[int, ...] = ()
 
@@ -511,10 +513,17 @@ def _before(
         raise SourceError(
             "boxes", "the boxes cannot be mapped through the record's transform", str(error)
         ) from error
+    sides = np.array([height, width, height, width], np.float64)
+    tile = None
+    if keys.TILE_ORIGIN in features:
+        # Without a frame, the objects outside of the tile seem to lack their boxes.
+        content = np.array([[0.0, 0.0, *np.multiply(stored.size, stored.content)]])
+        tile = tuple(np.clip(apply_to_boxes(to_source, content)[0] / sides, 0, 1).tolist())
     return Picture(
         uri=thumbnail(pixels, side),
         size=(height, width),
-        boxes=mapped / np.array([height, width, height, width], np.float64),
+        tile=tile,
+        boxes=mapped / sides,
         corners=None
         if stored.corners is None
         else apply_affine(to_source, stored.corners * np.array(stored.size)) / np.array([height, width]),

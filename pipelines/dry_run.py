@@ -109,15 +109,16 @@ def dry_run(options: JobOptions, recipe_with: Callable[..., Recipe], folder: str
             shape, proposed = proposal
             recipe = recipe_with(**shape) if is_proposed else recipe
     converted, outcome = _convert_sample(options, recipe, plan, folder, checks_shape=not is_proposed)
+    records, is_counted = _expected_records(plan, recipe, converted)
     lines = [
         _head(options, plan, recipe),
         *_inputs(plan, options.max_rejected, recipe.limit),
         _classes(plan, converted),
     ]
-    lines += _records(options, plan, recipe)
+    lines += _records(options, plan, recipe, records, is_counted=is_counted)
     if converted is not None and not ENCODINGS[recipe.encoding].is_fixed_size:
         size = _average_bytes(converted)
-        whole = human_bytes(size * plan.totals.convertible)
+        whole = human_bytes(size * records)
         lines.append(f"  records of the sample have {human_bytes(size)}; all: about {whole}")
     lines += [*outcome, *filter(None, [proposed, _propose_window(recipe, converted)])]
     return DryRun(text="\n".join(lines), sample=converted)
@@ -155,27 +156,49 @@ def _classes(plan: ConversionPlan, converted: Conversion | None) -> str:
     return f"  {plural(len(names), 'class', 'classes')}{where}{shown}"
 
 
-def _records(options: JobOptions, plan: ConversionPlan, recipe: Recipe) -> list[str]:
+def _inputs_to_convert(plan: ConversionPlan, recipe: Recipe) -> int:
+    return min(plan.totals.convertible, recipe.limit or plan.totals.convertible)
+
+
+def _expected_records(plan: ConversionPlan, recipe: Recipe, converted: Conversion | None) -> tuple[int, bool]:
+    """Return the expected number of records, and whether it is exact; tiles are extrapolated from the sample."""
+    inputs = _inputs_to_convert(plan, recipe)
+    if recipe.fit != "tiles" or converted is None:
+        return inputs, recipe.fit != "tiles"
+    sampled = min(_sample_size(plan, recipe), inputs)
+    written = sum(split.records for split in converted.manifest.splits.values())
+    return math.ceil(written * inputs / max(1, sampled)), sampled == inputs
+
+
+def _records(
+    options: JobOptions, plan: ConversionPlan, recipe: Recipe, records: int, *, is_counted: bool
+) -> list[str]:
     label_dtype = plan.labels.stored_dtype(sets=recipe.holds_class_sets())
     size, shape = size_of_record(recipe, plan.task, label_dtype), recipe.static_shape()
-    records = min(plan.totals.convertible, recipe.limit or plan.totals.convertible)
     free = "" if is_remote(options.folder) else f"; {human_bytes(free_bytes(options.folder))} free"
     sized = "x".join(map(str, shape)) if shape else "no fixed size"
-    total = f"; {size.describe(records)}" if size else ""
+    # A sample of the pictures shows how many tiles others have; without one, tiles are not counted.
+    about = "" if is_counted else "about "
+    total = f"; {about}{size.describe(records)}" if size else ""
     lines = [f"  records      {sized}, {recipe.channels} x {recipe.dtype}{total}{free}"]
     shards = recipe.shards * len(plan.splits)
-    # One shard is never too many; more than records leave some without a record.
-    if recipe.shards > 1 and shards > records:
-        lines.append(f"  warning: {empty_shards(shards - records, shards, 'at least ')}")
+    # One shard is never too many; more than inputs leave some without a record. All tiles of an input are in one.
+    inputs = _inputs_to_convert(plan, recipe)
+    if recipe.shards > 1 and shards > inputs:
+        lines.append(f"  warning: {empty_shards(shards - inputs, shards, 'at least ')}")
     return lines
+
+
+def _sample_size(plan: ConversionPlan, recipe: Recipe) -> int:
+    most = _SCANS_CONVERTED if plan.totals.first_volume else _SAMPLE
+    return min(most, recipe.limit or most, plan.totals.count)
 
 
 def _convert_sample(
     options: JobOptions, recipe: Recipe, plan: ConversionPlan, folder: str, *, checks_shape: bool
 ) -> tuple[Conversion | None, list[str]]:
     """Convert a sample into a folder; return the conversion, if it wrote any record, and lines on its outcome."""
-    most = _SCANS_CONVERTED if plan.totals.first_volume else _SAMPLE
-    limit = min(most, recipe.limit or most, plan.totals.count)
+    limit = _sample_size(plan, recipe)
     # A sample is too small for --max-rejected and for the refusal of lossy records, which speak of all inputs.
     there = replace(
         options, out=folder, overwrite=False, max_rejected=None, workers=1, threads=None, on_loss="warn"

@@ -198,6 +198,8 @@ def predict_batches(
     ):
         predicted_ids: set[int] = set()
         finished, total = 0, plural(writer.total, SOURCE_NOUNS[metadata.manifest.kind.name])
+        in_parts = writer.total != len(metadata)
+        records = "tiles" if has_picture_tiles(metadata) else "records"
         for predictions, truth in batches:
             for row in np.flatnonzero(valid_host(truth)).tolist():
                 record_id = int(join_id(truth["id"][row]))
@@ -206,7 +208,9 @@ def predict_batches(
                 predicted_ids.add(record_id)
                 rows = {key: value[row] for key, value in predictions.items()}
                 finished += writer.add(metadata.of_id(record_id), rows)
-                line.update(f"{finished:,} of {total} predicted".format)
+                # A whole picture may have thousands of tiles, during which the number of pictures stays the same.
+                parts = f"{len(predicted_ids):,} of {len(metadata):,} {records}; " if in_parts else ""
+                line.update(f"{parts}{finished:,} of {total} predicted".format)
         if len(predicted_ids) != len(metadata):
             raise JobError(f"split {split!r}: {len(predicted_ids)} of {len(metadata)} records were predicted")
         document = {

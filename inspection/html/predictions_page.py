@@ -221,6 +221,7 @@ def _origin(facts: PredictionFacts) -> dict[str, Any]:
         "step": document.get("checkpoint"),
         "data": str(document.get("source") or data or document.get("data", "")),
         "split": document.get("split"),
+        "tiles_dropped": int(document.get("tiles_dropped", 0)),
         "left_out": int(document.get("boxes_left_out", 0)),
         "highest": document.get("highest_score_left_out"),
         "written_score": document.get("min_score"),

@@ -263,6 +263,7 @@ def samples(report: Report) -> dict[str, Any]:
         "without_sources": without_sources,
         "quoted_path": shlex.quote(facts.path),
         "padded": any(sample.stored.content != (1.0, 1.0) for sample in shown),
+        "tiled": any(sample.before is not None and sample.before.tile for sample in shown),
     }
 
 

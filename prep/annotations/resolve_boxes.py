@@ -106,9 +106,10 @@ def note_changed_objects(
         return list(listed)
     growth = sum(1 / share for share in shares) / max(1, len(shares))
     became = "keep their corners beside" if with_corners else "became"
+    cure = "" if with_corners else "--keep corners stores their corners too, "
     turned = (
         f"oriented boxes ({len(shares):,} of {plural(len(boxes), 'object')}) {became} upright boxes of {growth:.1f} "
-        "times their area; --oriented-boxes drop leaves them out"
+        f"times their area; {cure}--oriented-boxes drop leaves them out"
     )
     parts = (
         f"{plural(sum(lost), 'part')} without an area, such as lines, left out of {plural(len(lost), 'object')}, whose "

@@ -35,6 +35,7 @@ from halofeed.prep.annotations.geojson_features import (
 )
 from halofeed.prep.annotations.resolve_boxes import note_changed_objects, possible_sizes
 from halofeed.prep.annotations.written_boxes import (
+    keeps_corners,
     numbers_of,
     polygon_area,
     polygon_of,
@@ -103,7 +104,9 @@ def list_references(
         return options.one_class or class_of_feature(feature, name)
 
     listed = _Assignment(pictures=pictures, options=options, label_of=label_of).examples(files)
-    yield from sort_examples(note_similar_classes([*note_changed_objects(listed), *faulty]))
+    yield from sort_examples(
+        note_similar_classes([*note_changed_objects(listed, with_corners=keeps_corners(options)), *faulty])
+    )
 
 
 def _read_files(
@@ -190,7 +193,7 @@ class _Assignment:
             listed.append(example)
         if not met and any(one.parts for file in files for one in file.features):
             self._refuse_unmet(files, listed)
-        return listed
+        return _with_unplaced(listed, placed)
 
     def _by_names(self, files: Sequence[FeatureFile]) -> tuple[dict[str, list[_Found]], list[FeatureFile]]:
         """Return the features of pictures that a property or a file's name names, and the other files."""
@@ -492,6 +495,22 @@ def _checked(located: Sequence[Feature], picture: _Picture, found: _Found) -> li
         return list(located)
     # A feature without a geometry belongs to no place.
     return [one for one in on_picture if one.fault is None]
+
+
+def _with_unplaced(listed: Sequence[SourceExample], placed: Sequence[FeatureFile]) -> list[SourceExample]:
+    """Return the examples; the first with objects lists the features without an area of files of many pictures."""
+    faults = [
+        (one.fault[0], f"{file.path}: {one.fault[1]}")
+        for file in placed
+        for one in file.features
+        if one.fault
+    ]
+    # Points and features without a geometry are on no picture, but a user should see that they are left out.
+    at = next((number for number, one in enumerate(listed) if one.boxes), None)
+    if not faults or at is None:
+        return list(listed)
+    first = replace(listed[at], bad_objects=(*listed[at].bad_objects, *faults))
+    return [*listed[:at], first, *listed[at + 1 :]]
 
 
 def _check_pixels(picture: _Picture, found: _Found) -> None:

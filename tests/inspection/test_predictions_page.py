@@ -268,6 +268,9 @@ def test_pictures_of_tiles_are_drawn_whole_with_each_object_once(tmp_path, scale
     assert document["sources"] == 2 < document["records"]
     source = write_predictions_page(tmp_path / "p", done.folder, "train").read_text("utf-8")
     results = json.loads((tmp_path / "p/detections.json").read_text())
+    dropped = document["tiles_dropped"]
+    assert (dropped > 0) == (empty == "drop")
+    assert ("left out of the data set" in source) == (f"{dropped} empty tile" in source) == (dropped > 0)
     found = articles(source)
     assert len(found) == 2 and set(files_on(Page(source))) == set(truth)
     for name, article in zip(files_on(Page(source)), found, strict=True):

@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -154,3 +155,30 @@ def test_named_sources_that_are_not_there_have_changed_or_are_damaged_are_said(t
     assert words.count("has changed since the conversion") == 9
     assert words.count("the source picture cannot be shown: decode: ") == 9
     assert len(page.all("img")) == 27
+
+
+@pytest.mark.parametrize("scale", [1.0, 0.5])
+def test_a_frame_on_the_source_shows_the_place_of_a_tile_and_no_other_sizing_is_proposed(
+    tmp_path: Path, scale: float
+) -> None:
+    folder = tmp_path / "photos/hat"
+    folder.mkdir(parents=True)
+    Image.new("RGB", (120, 90), (9, 99, 199)).save(folder / "a.png")
+    (tmp_path / "photos/shirt").mkdir()
+    Image.new("RGB", (100, 30), (99, 9, 199)).save(tmp_path / "photos/shirt/b.png")
+    done = run_convert(
+        tmp_path / "photos", tmp_path / "out", layout="folders", fit="tiles", height=40, width=40, scale=scale
+    )
+    source = write_report(done.folder, tmp_path / "page.html").read_text("utf-8")
+    expected = set()
+    for height, width in ((90, 120), (30, 100)):
+        scaled = round(height * scale), round(width * scale)
+        tops, lefts = (np.linspace(0, max(0, side - 40), -(-side // 40)).round() for side in scaled)
+        for top in tops:
+            for left in lefts:
+                sides = min(40, scaled[1] - left) / scaled[1], min(40, scaled[0] - top) / scaled[0]
+                shares = left / scaled[1], top / scaled[0], *sides
+                expected.add(tuple(f"{100 * share:.2f}" for share in shares))
+    frame = r"tile-frame\" style=\"left:([\d.]+)%;top:([\d.]+)%;width:([\d.]+)%;height:([\d.]+)%"
+    assert set(re.findall(frame, source)) == expected
+    assert "The white frame is the tile" in source and "aspect kept within" not in source

@@ -127,6 +127,7 @@ ADVICE: dict[str, Advice] = {
         "annotations have rotation, which would not be read.*(--ignore-columns rotation)",
     ),
     "a turned box": noted(turned(), "(--oriented-boxes drop) leaves"),
+    "corners of a turned box": noted(turned(), "(--keep corners) stores"),
     # patterns and pairs
     "labels alone": usage(pairs(*PATTERNS[2:]), "(--image-pattern) and .* give both", more=(PATTERNS[1],)),
     "images alone": usage(pairs(*PATTERNS[:2]), "and (--label-pattern) go .* give both", more=(PATTERNS[3],)),

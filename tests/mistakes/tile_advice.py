@@ -300,11 +300,11 @@ ADVICE: dict[str, Advice] = {
     # what a conversion and an export tell
     "tiny objects of scaled pictures": noted(
         boxes(*TILES, "--scale 0.25", size=(32, 48), box=(2, 2, 10, 10)),
-        r"larger (--scale), such as (\S+),",
+        r"larger (--scale), such as ([\d.]*\d)",
     ),
     "tiny objects of a coarse distance": noted(
         features("--gsd-m 1", ring=on_map(UTM), place=(UTM, "EPSG:32633"), crs="EPSG:32633"),
-        (r"smaller (--gsd-m)", "0.5"),
+        r"smaller (--gsd-m), such as ([\d.]*\d)",
     ),
     "objects larger than any tile": noted(
         boxes(*TILES, size=(32, 48), box=(1, 1, 40, 30)),

@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 import numpy as np
+import pytest
 from PIL import Image
 
 from tests.support.conversions import draw_folders, halofeed_here, read_all, run_convert
@@ -37,6 +38,21 @@ def test_a_dry_run_writes_nothing_and_says_what_the_conversion_then_finds(tmp_pa
         assert words in said
     with Image.open(preview) as image:
         assert image.width > 24
+
+
+@pytest.mark.parametrize(("pictures", "expected"), [(3, "27 records"), (12, "about 108 records")])
+def test_a_dry_run_counts_tiles_and_not_their_pictures(tmp_path, pictures, expected):
+    for number in range(pictures):
+        folder = tmp_path / "in" / ("hat", "shirt")[number % 2]
+        folder.mkdir(parents=True, exist_ok=True)
+        noise = np.random.default_rng(number).integers(0, 256, (120, 120, 3), np.uint8)
+        Image.fromarray(noise).save(folder / f"{number}.png")
+    options = ("--fit", "tiles", "--height", 40, "--width", 40, "--encoding")
+    code, said = dry_run(tmp_path / "in", tmp_path / "out", *options, "raw")
+    assert code == 0 and f"; {expected} of 4.80 kB are " in said, said
+    code, said = dry_run(tmp_path / "in", tmp_path / "out", *options, "png")
+    size, whole = re.findall(r"records of the sample have ([\d.]+) kB; all: about ([\d.]+) kB", said)[0]
+    assert abs(float(whole) / float(size) - 9 * pictures) < 1, said
 
 
 def test_a_dry_run_of_volumes_proposes_shape_spacing_and_window_that_convert(tmp_path):

@@ -2,12 +2,14 @@
 
 import csv
 import json
+from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image
 
 from halofeed.loader import Loader
+from halofeed.system.console import StatusLine
 from halofeed.trainer.detection.merge_tiles import MergeRule
 from halofeed.trainer.predict import PredictionOptions, predict_batches
 from halofeed.trainer.record_metadata import SplitMetadata
@@ -164,7 +166,14 @@ def test_the_class_of_a_picture_is_that_of_the_mean_over_its_tiles(tmp_path):
     assert result["tiles"] == len(metadata)
 
 
-def test_tiles_that_were_left_out_are_counted(tmp_path):
+def test_tiles_that_were_left_out_are_counted_and_progress_counts_the_others(tmp_path, monkeypatch):
+    lines = list[str]()
+
+    class Line(StatusLine):
+        def update(self, text: Any) -> None:
+            lines.append(text(0.0))
+
+    monkeypatch.setattr("halofeed.trainer.predict.StatusLine", Line)
     Image.fromarray(np.full((200, 300, 3), 90, np.uint8)).save(tmp_path / "a.png")
     (tmp_path / "boxes.csv").write_text("filename,class,xmin,ymin,xmax,ymax\na.png,cup,10,10,30,30\n")
     table = tmp_path / "boxes.csv"
@@ -181,3 +190,8 @@ def test_tiles_that_were_left_out_are_counted(tmp_path):
     facts = facts_of("detection", dropped.manifest.labels, dropped.manifest.field("image").shape)
     document = predict_batches(found_by_tile(dropped), dropped.folder, "train", tmp_path / "p", facts=facts)
     assert document["tiles_dropped"] == len(records[0]) - 1
+    assert lines == ["1 of 1 picture predicted"]
+    lines.clear()
+    predict_batches(found_by_tile(kept), kept.folder, "train", tmp_path / "all", facts=facts)
+    count = len(records[0])
+    assert lines[0] == f"1 of {count} tiles; 0 of 1 picture predicted" and len(lines) == count

@@ -263,3 +263,4 @@ def test_the_note_says_that_corners_are_kept(tmp_path):
     for keep, said in (KEEP, "keep their corners beside upright boxes"), ({}, "became upright boxes"):
         (one,) = list_references("cvat", tmp_path, **keep)
         assert any(said in note for note in one.notes)
+        assert any("--keep corners" in note for note in one.notes) == (not keep)

@@ -236,6 +236,21 @@ def test_geometries_without_an_area_are_listed_with_their_reason(tmp_path: Path)
     ]
 
 
+def test_points_of_a_file_of_a_city_are_listed_once_and_do_not_reject_a_picture(tmp_path: Path) -> None:
+    for name in ("a.tif", "b.tif"):
+        write_tiff(tmp_path / name)
+    good = feature([on_map(square(50, 60), *PLACES["utm"])], label="hat")
+    position = on_map([[30, 40]], *PLACES["utm"])[0]
+    point = {**good, "geometry": {"type": "Point", "coordinates": position}}
+    save(tmp_path / "city.geojson", [good, point, {**good, "geometry": None}])
+    for options in ({}, {"on_bad_object": "reject"}):
+        examples = listed(tmp_path, **options)
+        assert [len(one.boxes or ()) for one in examples] == [1, 1]
+        bad = [one for example in examples for one in example.bad_objects]
+        assert [reason for reason, _ in bad] == ["shape is no box", "feature has no geometry"]
+        assert all(detail.startswith("city.geojson: feature ") for _, detail in bad)
+
+
 @pytest.mark.parametrize(
     ("points", "fix"),
     [
