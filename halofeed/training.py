@@ -7,13 +7,15 @@ import contextlib
 import logging
 import os
 import signal
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from halofeed.option_rows import saved_rows, train_rows
 from halofeed.options import Option, add_options, add_settings, not_in_brief
 from halofeed.parser import Command, CommandParser
+from halofeed.storage.paths import open_path
 from halofeed.system import signals
 from halofeed.system.addresses import address_of
 from halofeed.system.console import VERBOSE, print_error, print_status
@@ -23,10 +25,13 @@ from halofeed.system.wording import plural
 if TYPE_CHECKING:
     from halofeed.schemas.manifest import Manifest
     from halofeed.trainer.config import TrainConfig
+    from halofeed.trainer.data import TrainData
     from halofeed.trainer.detection.merge_tiles import MergeRule
     from halofeed.trainer.run_folder import Run
 
 _LIBRARIES = ("jax", "jaxlib", "flax", "optax", "orbax")
+_SHOWN = 3
+_HEAD_BYTES = 1024
 _RUN_FIELDS = ("cores_per_replica", "partition", "model", "task")
 NEW_SPLIT = "train"
 """Split of a conversion whose source names no split."""
@@ -356,6 +361,8 @@ def _train(parsed: argparse.Namespace, config: TrainConfig, name: str) -> int:
     )
     parsed.out = parsed.out or str(Path("runs") / f"{data.description['data_name']}-{name}")
     folder = Path(parsed.out)
+    if is_chief():
+        _print_if_not_evaluated(data)
     done = train(config, data, folder, overwrite=parsed.overwrite)
     # Every process has the same metrics; one of them writes and prints.
     if is_chief():
@@ -363,10 +370,24 @@ def _train(parsed: argparse.Namespace, config: TrainConfig, name: str) -> int:
         metrics = done.metrics or {}
         unlearned = unlearned_lines(config, data, metrics=metrics, losses=done.losses, steps=done.steps)
         print(*summary_lines(metrics), *unlearned, f"report: {report}", sep="\n")
+        if done.stopped_by is None and data.evaluation is not None:
+            print_status(
+                f"look at predictions with `halofeed predict {quote(str(folder))} --out found --draw`"
+            )
     if done.stopped_by is not None:
         # A shell's status for a signal. Below 0 another process was told to stop, by a signal that is not known here.
         return 128 + (done.stopped_by if done.stopped_by > 0 else signal.SIGTERM)
     return 0
+
+
+def _print_if_not_evaluated(data: TrainData) -> None:
+    """Print that a run has no split to evaluate on, before it begins."""
+    if data.evaluation is None:
+        print_status(
+            "no metrics: the data set has no labeled split named validation, val or test besides "
+            f"{data.description['split']!r}; convert it with --split-shares train=0.8,test=0.2, or name a split: "
+            "--set evaluate_split=NAME"
+        )
 
 
 def _with_fold(config: TrainConfig, path: str, fold: int, split: str) -> tuple[str, TrainConfig]:
@@ -495,7 +516,7 @@ def _convert_new_files(parsed: argparse.Namespace, run: Run, scratch: Path) -> s
     with unlogged():
         from halofeed.pipelines.convert import convert
     from halofeed.pipelines.job import JobOptions
-    from halofeed.prep.convert.loss_findings import describe_findings
+    from halofeed.prep.convert.loss_findings import Converted, loss_findings
     from halofeed.trainer.new_files import list_new_files, rejected_new_files
 
     listed = scratch / "listed"
@@ -511,10 +532,11 @@ def _convert_new_files(parsed: argparse.Namespace, run: Run, scratch: Path) -> s
     )
     done = convert(job, new.recipe, [])
     rejects = rejected_new_files(done.folder)
-    for finding in describe_findings(done.manifest):
-        print_status(f"warning: {finding}")
-    for file in new.passed_over:
-        print_status(f"skipped: {file}")
+    # The fix of a finding is an option of `halofeed convert`, which a prediction does not have.
+    for finding in loss_findings(Converted.of(done.manifest)):
+        print_status(f"warning: {finding.text}")
+    if new.passed_over:
+        print_status(_describe_skipped(new.passed_over, Path(parsed.source), run))
     for rejected in (*new.rejected, *rejects):
         print_error(f"rejected: {rejected.source}: {rejected.reason}")
     if not done.manifest.split(NEW_SPLIT).records:
@@ -522,6 +544,24 @@ def _convert_new_files(parsed: argparse.Namespace, run: Run, scratch: Path) -> s
             f"--source {parsed.source}: none of its {plural(len(rejects), 'file')} could be converted"
         )
     return str(done.folder)
+
+
+def _describe_skipped(paths: Sequence[str], source: Path, run: Run) -> str:
+    """Return a line on the files of a folder that are neither pictures, scans nor clips by their names."""
+    listed = ", ".join(paths[:_SHOWN]) + (f" and {len(paths) - _SHOWN} more" if len(paths) > _SHOWN else "")
+    text = f"skipped {plural(len(paths), 'file')} without a name of a {run.facts.kind}: {listed}"
+    # A folder is searched for DICOM series only if it has no scan in a file.
+    series = next((source / path for path in paths if _is_dicom(source / path)), None)
+    if run.facts.kind == "volume" and series is not None and series.parent != source:
+        text += f"; predict DICOM series by another command, with --source {quote(str(series.parent))}"
+    return text
+
+
+def _is_dicom(file: Path) -> bool:
+    from halofeed.prep.formats.dicom.headers import is_dicom
+
+    with open_path(file, "rb") as stream:
+        return is_dicom(stream.read(_HEAD_BYTES))
 
 
 @contextlib.contextmanager

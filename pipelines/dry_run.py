@@ -22,6 +22,7 @@ from halofeed.prep.convert.normalize_like import foreground_scheme
 from halofeed.prep.formats.volume_formats import open_scan
 from halofeed.prep.geometry.orientation import plan_canonical
 from halofeed.prep.geometry.scan import Grid
+from halofeed.prep.geometry.volume_plan import round_up_side
 from halofeed.prep.options.option import flag
 from halofeed.prep.options.recipe import Recipe
 from halofeed.prep.sources.example import SourceExample
@@ -41,8 +42,6 @@ _LEAST_OF_CT = -50
 """Value below which a scan without a modality holds Hounsfield units."""
 _ANISOTROPIC = 3
 """Ratio of spacings and of sizes above which nnU-Net resamples the coarse axis to its 10th percentile."""
-_SIDE_MULTIPLE = 16
-"""Multiple of a proposed side: a U-Net of five levels halves each side four times. Sides below 64 use half of it."""
 
 
 class _Sample:
@@ -125,7 +124,8 @@ def dry_run(options: JobOptions, recipe_with: Callable[..., Recipe], folder: str
 
 
 def _head(options: JobOptions, plan: ConversionPlan, recipe: Recipe) -> str:
-    inputs = f"{plural(plan.totals.count, 'input')} of layout {recipe.layout}"
+    count = inputs_in(plan.inputs, None, plan.totals.problems)
+    inputs = f"{plural(count, 'input')} of layout {recipe.layout}"
     return f"{options.name} {options.version}: {plan.task}, {inputs}; dry run, nothing is written to {options.folder}"
 
 
@@ -191,7 +191,7 @@ def _records(
 
 def _sample_size(plan: ConversionPlan, recipe: Recipe) -> int:
     most = _SCANS_CONVERTED if plan.totals.first_volume else _SAMPLE
-    return min(most, recipe.limit or most, plan.totals.count)
+    return min(most, recipe.limit or most, inputs_in(plan.inputs, None, plan.totals.problems))
 
 
 def _convert_sample(
@@ -272,7 +272,7 @@ def _propose(
         return None
     spacing = recipe.spacing() or propose_spacing(grids)
     sizes = np.array([np.array(grid.shape) * grid.spacing_mm / spacing for grid in grids])
-    sides = [_round_up(side) for side in sizes.max(0)]
+    sides = [round_up_side(side) for side in sizes.max(0)]
     options = {**dict(zip(("depth", "height", "width"), sides, strict=True)), "spacing_mm": spacing}
     typed = " ".join(f"{flag(name)} {value}" for name, value in zip(options, sides, strict=False))
     found = [_describe(grid) for grid in grids]
@@ -286,12 +286,6 @@ def _propose(
         f"largest sides are {most}\n"
         f"  proposed     {typed} --spacing-mm {spaced} (nnU-Net's spacing; nothing of the sample is cut)"
     )
-
-
-def _round_up(side: float) -> int:
-    multiple = _SIDE_MULTIPLE if side > 4 * _SIDE_MULTIPLE else _SIDE_MULTIPLE // 2
-    # 1e-6: resampled sizes such as 64.0000001 are whole numbers except for rounding.
-    return multiple * math.ceil(side / multiple - 1e-6)
 
 
 def _describe(grid: Grid) -> str:

@@ -124,7 +124,8 @@ def make_plan(
     label_map = plan_label_map(layout_input, totals, task, options.label_map)
     for warning in recipe.warnings():
         print_status(f"halofeed convert: {warning}")
-    if task_named(task).has_label_image:
+    # --missing-masks prediction states that images without a label are expected; `halofeed predict` has it too.
+    if task_named(task).has_label_image and recipe.missing_masks == "refuse":
         _print_unlabeled(totals)
     return ConversionPlan(
         task=task,

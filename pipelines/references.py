@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from halofeed.pipelines.job import ShardJob, ShardKey, reference_from_json
 from halofeed.pipelines.output_folder import OutputFolder, TemporaryFile, reporting_disk_errors
 from halofeed.prep.sources.example import SourceExample
-from halofeed.schemas.file_layout import TEMPORARY_FOLDER
+from halofeed.schemas.file_layout import SELECTION, TEMPORARY_FOLDER
 from halofeed.schemas.identity import example_id, shards_of
 from halofeed.storage.paths import open_path
 from halofeed.system.checksum import crc32c, with_checksum, without_checksum
@@ -36,6 +36,7 @@ REFERENCES_PER_FILE = 10_000
 REFERENCE_BUFFER_BYTES = 32 << 20
 _MIXER = 0x9E3779B97F4A7C15
 """Odd multiplier (2**64 / golden ratio). Shards are chosen by ids, and a sample by the products is spread over them."""
+_SELECTION = SELECTION.encode()
 _BY_SHARD = f"{TEMPORARY_FOLDER}/references"
 _INDEX = f"{TEMPORARY_FOLDER}/references.npy"
 
@@ -95,6 +96,8 @@ class NumberedFiles:
 class SampledReferences:
     """Writer that passes a sample on to another writer: random references by their ids, the same in each run.
 
+    Files that were left out on purpose, such as hidden ones, are not inputs, so no sample has them.
+
     Args:
         writer: receives the sample in the order of the references.
         limit: number of references. Splits are sampled in proportion, with at least one reference each.
@@ -110,6 +113,8 @@ class SampledReferences:
         return self._writer.count
 
     def add(self, split: str, identity: int, line: bytes) -> None:
+        if _is_left_out(line):
+            return
         # A heap per split keeps the `limit` smallest products; negative numbers put the largest of them first.
         entry = (-(identity * _MIXER % 2**64), -self._counts.total(), identity, line)
         self._counts[split] += 1
@@ -133,6 +138,14 @@ class SampledReferences:
 
     def close(self) -> None:
         self._writer.close()
+
+
+def _is_left_out(line: bytes) -> bool:
+    """Return whether a reference is of a file that was left out on purpose."""
+    if _SELECTION not in line:  # parsing each of a million lines would take seconds
+        return False
+    problem = reference_from_json(line.decode("utf-8", "surrogateescape")).problem
+    return problem is not None and problem[0] == SELECTION
 
 
 class FileByShard:

@@ -101,10 +101,12 @@ def inputs_in(inputs: Mapping[str, Any], limit: int | None, reasons: Mapping[str
 
     >>> inputs_in({"count": 100}, None, {"selection: not in the table": 20, "decode: file is empty": 5})
     80
+    >>> inputs_in({"count": 100}, 70, {"selection: not in the table": 20})  # a sample has no file that is left out
+    70
     """
-    count = int(inputs["count"])
     left_out = sum(number for reason, number in reasons.items() if stage_of(reason) == SELECTION)
-    return max(0, min(count, limit or count) - left_out)
+    count = max(0, int(inputs["count"]) - left_out)
+    return min(count, limit or count)
 
 
 def inputs_of(manifest: Manifest) -> int:

@@ -14,6 +14,8 @@ from halofeed.pipelines.reject_limit import inputs_of, share_warning, stage_of
 from halofeed.pipelines.run_counts import ConversionSummary
 from halofeed.prep.annotations.class_names import BACKGROUND
 from halofeed.prep.convert.loss_findings import Converted, cure_of_cuts, loss_findings, tiles_of_pictures
+from halofeed.prep.geometry.volume_plan import round_up_side
+from halofeed.prep.options.option import flag
 from halofeed.schemas.file_layout import OBJECT, REJECTED, SELECTION
 from halofeed.schemas.findings import FindingName, explain_finding, finding_key, split_finding
 from halofeed.schemas.manifest import Manifest, Split
@@ -28,6 +30,7 @@ _MAX_LINES = 1_000_000
 """Lines of the list of rejected inputs that are read."""
 _READ_BYTES = 1 << 20
 _WARN_PADDING = 0.5
+_SHAPE = ("depth", "height", "width")
 
 
 def summary(
@@ -244,16 +247,29 @@ def _cut_classes(manifest: Manifest, split: Split, warn_cut: float) -> Iterator[
 
 
 def _wasted_voxels(manifest: Manifest, split: Split) -> Iterator[str]:
-    """Yield a warning where most voxels are padding."""
+    """Yield a warning where most voxels are padding and a smaller shape would hold every scan of all splits."""
     wasted = (split.statistics.padding or Padding()).share
     if wasted <= _WARN_PADDING:
         return
-    shape, largest = _sizes(manifest, split)
-    spacing = manifest.recipe.get("spacing_mm")
-    finer = f", or a finer --spacing-mm than {','.join(f'{side:g}' for side in spacing)}" if spacing else ""
+    scans = [one.statistics.largest_scan for one in manifest.splits.values()]
+    sides = [max(ends) for ends in zip(*filter(None, scans), strict=True)]
+    smaller = [
+        f"{flag(name)} {round_up_side(side)}"
+        for name, side in zip(_SHAPE, sides, strict=True)
+        if round_up_side(side) < manifest.recipe[name]
+    ]
+    # Scans of different sizes have padding in every shape that cuts none of them.
+    if not smaller:
+        return
+    shape, _ = _sizes(manifest, split)
+    at_spacing, finer = (
+        (" at the recipe's spacing", ", or a finer --spacing-mm")
+        if manifest.recipe["spacing_mm"]
+        else ("", "")
+    )
     yield (
-        f"{wasted:.1%} of the voxels are padding: records have {shape} and the largest scan has "
-        f"{largest}; choose a smaller --depth, --height and --width{finer}"
+        f"{wasted:.1%} of the voxels are padding: records have {shape}, and no scan of the data set is larger than "
+        f"{'x'.join(map(str, sides))}{at_spacing}; take {' '.join(smaller)}{finer}"
     )
 
 
@@ -293,7 +309,7 @@ def _scans_above(counts: Mapping[int, int], share: float) -> int:
 def _sizes(manifest: Manifest, split: Split) -> tuple[str, str]:
     """Return the static shape and the shape of the largest scan as text."""
     recipe = manifest.recipe
-    shape = "x".join(str(recipe[side]) for side in ("depth", "height", "width"))
+    shape = "x".join(str(recipe[side]) for side in _SHAPE)
     at_spacing = " at the recipe's spacing" if recipe["spacing_mm"] else ""
     return shape, "x".join(map(str, split.statistics.largest_scan or ())) + at_spacing
 

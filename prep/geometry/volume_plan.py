@@ -17,6 +17,7 @@ axis of 10, tiles of 4, overlap of at least 1:      0 1 2 3 4 5 6 7 8 9
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise, product
@@ -44,6 +45,8 @@ MAX_VOXELS: Final = 1 << 32
 SAME_SPACING_VOXELS: Final = 1e-3
 """An axis is not resampled if no voxel would move by more than this fraction of a voxel."""
 AGREE_MM: Final = 1e-3
+_SIDE_MULTIPLE: Final = 16
+"""Multiple of a proposed side: a U-Net of five levels halves each side four times. Sides below 64 use half of it."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -400,6 +403,17 @@ class VolumeTile:
     number: int
     origin: VolumeShape
     plan: VolumePlan
+
+
+def round_up_side(side: float) -> int:
+    """Return the smallest side of a static shape that holds this many voxels and that a U-Net can halve.
+
+    >>> [round_up_side(side) for side in (42.0, 64.0000001, 101)]
+    [48, 64, 112]
+    """
+    multiple = _SIDE_MULTIPLE if side > 4 * _SIDE_MULTIPLE else _SIDE_MULTIPLE // 2
+    # 1e-6: resampled sizes such as 64.0000001 are whole numbers except for rounding.
+    return multiple * math.ceil(side / multiple - 1e-6)
 
 
 def tile_starts(size: int, tile: int, overlap: int) -> list[int]:

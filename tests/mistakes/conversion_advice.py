@@ -444,7 +444,7 @@ ADVICE: dict[str, Advice] = {
     ),
     "more padding than scan": noted(
         scans(mask(), size=("--depth 9 --height 16 --width 18",)),
-        (r"smaller (--depth)", "5", "--height 8 --width 9"),
+        (r"take (--depth 8 --height 8 --width 16)",),
     ),
     # other runners
     "a listing in a job": usage_4(pictures("--listing job"), (r"\((-- --runner)=", FAR)),

@@ -266,7 +266,7 @@ EXCEPTIONS: dict[str, str] = {
             "prep/layouts/pairs.py: name its folder with --source, or --layout csv",
             "prep/options/volumes.py: --window {} is center/width, and shows {} to {} HU only; if {} is the",
             "prep/options/volumes.py: --classes {}: the value 0 becomes a class beside the background; if it",
-            "pipelines/summary.py: , or a finer --spacing-mm than {}",
+            "pipelines/summary.py: , or a finer --spacing-mm",
         ),
         "benchmarks/mistakes/volumes.md has the mistake; what to type depends on what the user meant",
     ),
@@ -316,9 +316,35 @@ EXCEPTIONS: dict[str, str] = {
     "inspection/predicted_sources.py: {}: holds no {}; name the folder of `halofeed predict --out`": (
         "it names a folder that another command has written"
     ),
-    "halofeed/conversion.py: layouts, which --help-all describes: {} {}": "tests/pipelines/test_command_line.py types it",
+    "halofeed/conversion.py: layouts, which --help-all describes: {} {}": (
+        "tests/pipelines/test_command_line.py types it"
+    ),
     "halofeed/training.py: {} written, {} with a score below {} left out, the highest with {}": (
         "tests/inspection/test_predictions_page.py types it"
+    ),
+    **dict.fromkeys(
+        (
+            "halofeed/training.py: ; predict DICOM series by another command, with --source {}",
+            "halofeed/training.py: no metrics: the data set has no labeled split named validation, val or",
+        ),
+        "tests/command/test_training_advice.py reads it; typing it takes a trained run",
+    ),
+    **dict.fromkeys(
+        (
+            "halofeed/training.py: look at predictions with `halofeed predict {} --out found --draw`",
+            "halofeed/training.py: {} {} left out of the data set, so nothing is predicted there; --source",
+        ),
+        "tests/inspection/test_predictions_page.py types it",
+    ),
+    **dict.fromkeys(
+        (
+            "trainer/detection/anchor_fit.py: --set model.anchor_scale={}",
+            "trainer/detection/anchor_fit.py: --set model.aspect_ratios=[{}]",
+        ),
+        "tests/trainer/test_anchor_fit.py tries it",
+    ),
+    "trainer/loaded_run.py: {}: has the labels {}, the model learned {}; convert the data with the": (
+        "it tells to convert the data again, which is another command"
     ),
     "inspection/export_grid.py: it is a tile of a larger picture, and --grid source exports complete": (
         "it tells to convert without --fit tiles, which is to take an option away from another command"

@@ -73,6 +73,17 @@ def test_a_dry_run_of_volumes_proposes_shape_spacing_and_window_that_convert(tmp
     assert dry_run(tmp_path / "in", tmp_path / "out", *" ".join(proposed).split())[0] == 0
 
 
+def test_a_sample_has_no_files_that_were_left_out(tmp_path):
+    draw_folders(tmp_path / "in", 6)
+    for number in range(40):
+        (tmp_path / f"in/hat/._{number}.jpg").write_bytes(b"left by a system")
+    options = ("--height", 16, "--width", 24)
+    code, said = dry_run(tmp_path / "in", tmp_path / "out", *options)
+    assert code == 0 and "6 inputs of layout folders" in said and "6 records of 6 inputs" in said, said
+    part = run_convert(tmp_path / "in", tmp_path / "part", layout="folders", limit=5)
+    assert sum(split.records for split in part.manifest.splits.values()) == 5
+
+
 def test_a_limit_converts_a_sample_of_each_split_with_the_classes_and_records_of_all(tmp_path):
     draw_folders(tmp_path / "in", 30)
     options = {"layout": "folders", "split_shares": SPLITS}

@@ -245,3 +245,6 @@ def test_images_without_any_label_are_said_at_once(tmp_path: Path, capsys: Any) 
     done = run_convert(tmp_path / "s", tmp_path / "o", task="segmentation", layout="csv", **SIZE)
     assert "no label for 1 image," in capsys.readouterr().err
     assert "segmentation, no labels" in summary(done)
+    expected = {"task": "segmentation", "layout": "csv", "missing_masks": "prediction"}
+    run_convert(tmp_path / "s", tmp_path / "expected", **expected, **SIZE)
+    assert "no label" not in capsys.readouterr().err

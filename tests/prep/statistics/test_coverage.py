@@ -21,6 +21,7 @@ from tests.support.volume_support import findings, save_nifti, stored_volumes, w
 
 SHAPE = (12, 20, 24)
 TABLE = {"layout": "csv", "task": "segmentation", "depth": 12, "height": 20, "width": 24}
+SMALLEST = {"depth": 24, "height": 24, "width": 24}
 ORGAN = (slice(2, 12), slice(4, 16), slice(0, 10))
 FAR = (slice(0, 2), slice(0, 3), slice(20, 24))
 STRAIGHT = np.array([[0, 0, 1.5, -5], [0, 2.0, 0, 7], [3.0, 0, 0, 11], [0, 0, 0, 1]])
@@ -114,8 +115,22 @@ def test_the_summary_says_what_is_cut_off_what_padding_costs_and_the_cures(tmp_p
     done = convert(tmp_path / "b", height=300, width=300)
     text = summary(done)
     assert "warning: train: 99.5% of the voxels are padding" in text
-    assert "largest scan has 12x20x24" in text and "--height" in text
+    assert "no scan of the data set is larger than 12x20x24; take --height 24 --width 24" in text
     assert "warning" not in summary(convert(tmp_path / "b" / "whole"))
+
+
+def test_padding_that_no_smaller_shape_avoids_is_no_warning(tmp_path):
+    for name, side in (("large", 24), ("small", 8)):
+        save_nifti(tmp_path / f"s/{name}.nii", np.ones((side, side, side), np.int16), STRAIGHT)
+        save_nifti(tmp_path / f"s/{name}_mask.nii", np.ones((side, side, side), np.uint8), STRAIGHT)
+    rows = [("a", "large.nii", "large_mask.nii", "train"), ("b", "small.nii", "small_mask.nii", "test")]
+    write_table(tmp_path / "s", rows, "id,image,label,split")
+    assert "are padding" not in summary(run_convert(tmp_path / "s", tmp_path / "out", **TABLE | SMALLEST))
+    text = summary(run_convert(tmp_path / "s", tmp_path / "wide", **TABLE | SMALLEST | {"width": 256}))
+    assert (
+        "no scan of the data set is larger than 24x24x24; take --width 24\n" in text
+        and text.count("take") == 2
+    )
 
 
 def unlabeled(folder: Path, affine: np.ndarray = STRAIGHT, **options: Any) -> Conversion:
