@@ -95,6 +95,7 @@ def plan(source: str, workers: int) -> dict[str, float]:
                     show_progress=False,
                     scratch=stack.enter_context(scratch_folder()),
                     stack=stack,
+                    began=time.monotonic(),
                 )
                 more = [functools.partial(run.find_series, output)]
                 if pool := run.workers():
