@@ -18,7 +18,7 @@ NEAR = {
 OURS = (
     "halofeed|classifier: .* parameters|step 1/1  loss|report: |q/|a 1.0.0: |  train |Compiling or loading, "
 )
-OURS += r"|  [0-9.]+ s, .* records/s|layout folders, because "
+OURS += r"|  [0-9.]+ s, .* records/s|layout folders, because |no metrics: "
 FAULTY = 'recipe: {layout: folders, hight: 3, width: "24", shards: 0, resize: fixed-shap, pad: 1}'
 FAULTS = ("hight: no option of this version; did you mean height?", "width: expected int, got '24'")
 FAULTS += ("shards: got 0; expected 1", "resize: got 'fixed-shap'; did you mean", "pad: expected bool, got 1")

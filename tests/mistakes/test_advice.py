@@ -86,7 +86,6 @@ EXCEPTIONS: dict[str, str] = {
         "it needs a server that redirects; tests/loader/store/test_addresses.py types it"
     ),
     "system/resource_errors.py: Run the command with --debug to see where it failed": "it shows more of a failure",
-    "halofeed/parser.py: `{} {}` lists the options": "a text about --help",
     "halofeed/cli.py: `halofeed COMMAND --help` shows an example of each. `halofeed demo`": "a text of --help",
     "halofeed/cli.py: write halofeed's wheel and sdist for Beam's --extra_package": "a text of --help",
     "inspection/export_pictures.py: {} pictures have an EXIF orientation, and their boxes are in the pixels": (

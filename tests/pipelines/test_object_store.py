@@ -29,6 +29,7 @@ from halofeed.pipelines.convert import convert as convert_here
 from halofeed.pipelines.job import JobOptions, ShardJob
 from halofeed.pipelines.lease import held, leased, lock_of
 from halofeed.pipelines.output_folder import OutputFolder
+from halofeed.pipelines.run_counts import ShardOutcome
 from halofeed.prep.annotations import tables
 from halofeed.prep.annotations.contract import LayoutOptions
 from halofeed.prep.layouts import find_layout
@@ -193,9 +194,9 @@ def test_a_job_takes_the_options_of_s3_to_workers_elsewhere(clean, source, undis
     """A worker of an external pool has neither the driver's environment nor Beam's options for file systems."""
     given, jobs = options_of_s3(clean), []
 
-    def noted(job: ShardJob, workers: object) -> None:
+    def noted(job: ShardJob, workers: object) -> object:
         jobs.append(job)
-        run_local.convert_here(job, workers)
+        return run_local.convert_here(job, workers)
 
     monkeypatch.setattr("halofeed.pipelines.convert.convert_here", noted)
     for name in clean.settings:
@@ -208,7 +209,9 @@ def test_a_job_takes_the_options_of_s3_to_workers_elsewhere(clean, source, undis
     job = dataclasses.replace(jobs[0], progress_folder=None, holder=None)
     summing = SumUp(job.to_json())
     summing.setup()
-    sums = [text for _, text in summing.process((0, [key.to_text() for key in job.shard_keys()]))]
+    counts = {"bytes_read": 0, "bytes_written": 0, "records": 0, "rejected": {}}
+    kept = [ShardOutcome(key=key.to_text(), is_kept=True, **counts).to_json() for key in job.shard_keys()]
+    sums = [text for _, text in summing.process((0, kept))]
     list(Commit(job.to_json()).process((0, sums)))
     use_settings({})
     assert is_as(clean.objects("out/shapes/1.0.0/"), undisturbed)

@@ -227,7 +227,7 @@ def test_a_model_of_ones_own_on_a_split_is_told_to_check_its_gradients() -> None
     def begun(model: str, cores: int) -> str:
         stream = io.StringIO()
         Progress(config_of(steps=1, model=model), stream, 0).begin(
-            make_mesh(cores, jax.devices()[:2]), 9, 1.0
+            make_mesh(cores, jax.devices()[:2]), 9, is_cached=False
         )
         return stream.getvalue()
 
