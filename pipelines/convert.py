@@ -671,7 +671,9 @@ def _run_elsewhere(run: _Run, job: ShardJob, reference_files: int, output: Outpu
         restarted(choice.job_restarts, run_once)
     if not output.exists(MANIFEST):
         raise JobError(f"the job ended without {output.path(MANIFEST)}: was it canceled? {SHARD_KEPT}")
-    return WorkDone.from_json(output.read(WORK_DONE))
+    done = WorkDone.from_json(output.read(WORK_DONE))
+    output.delete([WORK_DONE])  # a committed version in a store holds nothing of its job
+    return done
 
 
 def _run_here(run: _Run, job: ShardJob, examples: int, progress_folder: str) -> WorkDone:
