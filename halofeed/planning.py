@@ -141,13 +141,13 @@ def _add_pictures(parser: CommandParser) -> None:
         metavar="H,W",
         help="with --picture-size: minimum overlap of neighbors (default: --object-size, else 128)",
     )
-    parser.add_argument(
+    longest = parser.add_argument(
         "--object-size",
         type=int,
         metavar="N",
         help="with --picture-size: longest side of the largest object, which a tile must show whole",
     )
-    not_in_brief(pictures, sizes, overlap)
+    not_in_brief(pictures, sizes, overlap, longest)
 
 
 def run_plan(parsed: argparse.Namespace, _: list[str]) -> int:

@@ -127,7 +127,7 @@ class JobOptions:
         False,
         "write nothing: print inputs, classes, sizes and the first rejects, convert a sample of 10 in a temporary "
         "folder, and for volumes propose shape, spacing and window",
-        brief="write nothing: print inputs, classes, rejects and, for volumes, a proposed shape",
+        brief="write nothing: print inputs, classes, rejects, and a shape for volumes",
     )
     preview: str | None = option(None, "with --dry-run: PNG file to write, with the pictures of the sample")
     workers: int | None = option(
