@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from halofeed.schemas.manifest import Manifest
+from halofeed.system.wording import plural
 from halofeed.trainer.config import default_config, load_config
 
 IMAGES_PER_DEVICE = {
@@ -52,7 +53,7 @@ def choose_config(manifest: Manifest, *, platform: str, devices: int, records: i
     shape = manifest.field("image").shape
     sides = " x ".join(map(str, shape[:-1]))
     data = f"{manifest.task} in {manifest.kind.name}s of {sides}"
-    machine = f"{devices} {platform} device{'s' * (devices != 1)}"
+    machine = plural(devices, f"{platform} device")
     small = default_config(manifest)
     fitting = [name for name in IMAGES_PER_DEVICE if _is_made_for(name, small, shape)]
     if platform == "cpu" or not fitting:

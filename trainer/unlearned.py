@@ -132,7 +132,8 @@ def _reasons(label: str, evidence: Evidence) -> Iterator[str]:
     if side is not None and smallest is not None and side < smallest.side:
         yield f"it is too small at the training size: its median side is {side:.1f}, and {smallest.reason}"
     trend, steps = LossTrend.of(evidence.losses), len(evidence.losses)
-    shown = f"each record was shown {evidence.shown:.2g} times"
+    times = f"{evidence.shown:,.0f}" if evidence.shown >= 10 else f"{evidence.shown:.2g}"
+    shown = f"each record was shown {times} times"
     if trend is None:
         yield f"too few steps: {steps}, and {shown}"
     elif trend.falls:

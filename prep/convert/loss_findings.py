@@ -229,13 +229,7 @@ def _larger_shape(converted: Converted) -> str:
     recipe, ledger = converted.recipe, converted.ledger
     # Tiles keep the pixels of the scaled picture, whatever their size is.
     if recipe.get("fit") == "tiles" and converted.kind == "picture":
-        if gsd := float(recipe.get("gsd_m") or 0):
-            before, after = (ledger.median(f"object_sides_{when}") or 0.5 for when in ("before", "after"))
-            # Pixels smaller than the source's show nothing more.
-            wanted = min(gsd / 2, gsd * after * max(1 / before, 1 / _WANTED_SIDE))
-            return f"take a smaller --gsd-m, such as {wanted:.2g}"
-        scale = min(1.0, 2 * float(recipe.get("scale") or 1))
-        return f"take a larger --scale, such as {scale:g}"
+        return _finer_tiles(converted)
     names = {"keep-aspect": ("min_dimension", "max_dimension"), "none": ()}.get(
         str(recipe.get("resize")), ("height", "width")
     )
@@ -260,6 +254,18 @@ def _larger_shape(converted: Converted) -> str:
             "cut the pictures with --fit tiles --height 640 --width 640 in place of --resize and its sizes"
         )
     return f"take larger records, such as {listed}, or {parts}"
+
+
+def _finer_tiles(converted: Converted) -> str:
+    """Return the option by which tiles show more pixels of the median object, at most those of its source."""
+    recipe, ledger = converted.recipe, converted.ledger
+    if gsd := float(recipe.get("gsd_m") or 0):
+        before, after = (ledger.median(f"object_sides_{when}") or 0.5 for when in ("before", "after"))
+        # Pixels smaller than the source's show nothing more.
+        wanted = min(gsd / 2, gsd * after * max(1 / before, 1 / _WANTED_SIDE))
+        return f"take a smaller --gsd-m, such as {wanted:.2g}"
+    scale = min(1.0, 2 * float(recipe.get("scale") or 1))
+    return f"take a larger --scale, such as {scale:g}"
 
 
 def _largest_source_side(converted: Converted) -> int:
