@@ -405,15 +405,7 @@ def _by_path(tree: Variables) -> dict[str, NDArray[Any]]:
 
 
 def _compare(one: _Run, many: _Run) -> GradientCheck:
-    try:
-        expected_loss, expected = one.gradients()
-    except ValueError as error:
-        if "incompatible devices" not in str(error):
-            raise
-        raise UsageError(
-            "check_gradients: the model uses a mesh of its own, also where it is called on one device; use run.mesh "
-            "and run.dims, or run.hold(activation)"
-        ) from error
+    expected_loss, expected = _gradients_on_one_device(one)
     loss, found = many.gradients()
     norms = {name: float(np.linalg.norm(leaf)) for name, leaf in expected.items()}
     everything = math.hypot(*norms.values())
@@ -445,6 +437,20 @@ def _compare(one: _Run, many: _Run) -> GradientCheck:
         unused=tuple(name for name in unused if name not in wrong),
         advice=_advice(one.setup, layer) if loss_difference <= MAX_DIFFERENCE else "",
     )
+
+
+def _gradients_on_one_device(one: _Run) -> tuple[float, dict[str, NDArray[Any]]]:
+    """Return `gradients` of the run that is compared with; refuse a model that brings its own devices."""
+    try:
+        return one.gradients()
+    except ValueError as error:
+        # JAX has no error class of its own for arrays on other devices than the program's.
+        if "incompatible devices" not in str(error):
+            raise
+        raise UsageError(
+            "check_gradients: the model uses a mesh of its own, also where it is called on one device; use run.mesh "
+            "and run.dims, or run.hold(activation)"
+        ) from error
 
 
 def _first_fault(one: _Run, many: _Run, wrong: list[str]) -> str:
