@@ -1015,15 +1015,15 @@ def plan(
         set: change any setting of the recipe, e.g. batch_size=16, image_shape=[512,512,3]; may be repeated.
         model: a model of your own, as in train.
         task: a task of your own, as in train.
-        remat: as in train: recompute activations instead of storing them.
+        remat: as in train: recompute activations.
         topology: v2-8, v3-8, v3-64, v4-8, v5e-16, v5p-8, v6e-8, tpu7x-8 and larger; the grid of the chips, v3:4x8;
             cpu:8 for virtual devices; gpu:1 for GPUs here.
-        topologies: list the TPUs that the installed compiler knows, and plan nothing.
-        cores_per_replica: the splits to compile (default: 1,2,4,8,16 up to its cores).
-        images_per_replica: default: the recipe's batch over all replicas; 1 with picture_size.
+        topologies: only list the TPUs that the compiler here knows.
+        cores_per_replica: splits to compile (default: 1,2,4,8,16 to its cores).
+        images_per_replica: default: the recipe's batch; 1 with picture_size.
         classes: number of classes without a data set (default: a usual number).
-        search: find the largest that fits at each split, by bisection.
-        savings: also compute the savings of remat and of smaller optimizers.
+        search: find the largest that fits at each split.
+        savings: also what remat and smaller optimizers save.
         picture_size: compare tiles of pictures of this size in pixels with splits of the picture over cores.
         pictures: with picture_size: pictures in an epoch (default: 1).
         tile_sizes: with picture_size: the tiles to compare (default: 512,1024,2048).

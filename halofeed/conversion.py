@@ -54,7 +54,7 @@ RECIPE = Option(
     name="recipe",
     help=_RECIPE_HELP,
     more={
-        "brief": "manifest.json, JSON, YAML or pipeline.config; options here win",
+        "brief": "options from manifest.json, YAML or pipeline.config",
         "group": "source",
         "metavar": "FILE",
     },

@@ -49,11 +49,13 @@ Exit status: 0 something fits, 1 nothing does, 2 wrong usage.
 
 
 def _add_plan(parser: CommandParser) -> None:
+    # One line, so that the usual options fit a screen of 80 columns.
+    parser.usage = "halofeed plan [options] [FOLDER]"
     parser.add_argument(
         "data",
         metavar="FOLDER",
         nargs="?",
-        help="a data set's version folder (default: the config's own size)",
+        help="a data set's version (default: the config's own size)",
     )
     parser.add_argument("--split", default="train", help="split to train on (default: train)")
     parser.add_argument(
@@ -65,9 +67,7 @@ def _add_plan(parser: CommandParser) -> None:
     for name in _OWN:
         own = f"a {name} of your own, as in train"
         not_in_brief(parser.add_argument(f"--{name}", metavar="PACKAGE:CLASS", help=own))
-    parser.add_argument(
-        "--remat", action="store_true", help="as in train: recompute activations instead of storing them"
-    )
+    parser.add_argument("--remat", action="store_true", help="as in train: recompute activations")
     parser.add_argument(
         "--topology",
         default="v3-8",
@@ -78,20 +78,20 @@ def _add_plan(parser: CommandParser) -> None:
     parser.add_argument(
         "--topologies",
         action="store_true",
-        help="list the TPUs that the installed compiler knows, and plan nothing",
+        help="only list the TPUs that the compiler here knows",
     )
     parser.add_argument(
         "--cores-per-replica",
         type=_numbers,
         default=(),
         metavar="N,N,...",
-        help="the splits to compile (default: 1,2,4,8,16 up to its cores)",
+        help="splits to compile (default: 1,2,4,8,16 to its cores)",
     )
     parser.add_argument(
         "--images-per-replica",
         type=int,
         metavar="N",
-        help="default: the recipe's batch over all replicas; 1 with --picture-size",
+        help="default: the recipe's batch; 1 with --picture-size",
     )
     classes = parser.add_argument(
         "--classes",
@@ -103,10 +103,10 @@ def _add_plan(parser: CommandParser) -> None:
     parser.add_argument(
         "--search",
         choices=("side", "batch", "depth"),
-        help="find the largest that fits at each split, by bisection",
+        help="find the largest that fits at each split",
     )
     parser.add_argument(
-        "--savings", action="store_true", help="also compute the savings of --remat and of smaller optimizers"
+        "--savings", action="store_true", help="also what --remat and smaller optimizers save"
     )
     _add_pictures(parser)
     parser.add_argument(

@@ -43,7 +43,7 @@ class JobOptions:
     source: str = option(
         "",
         "folder or annotation file to convert; gs:// and s3:// work too",
-        brief=True,
+        brief="folder or annotation file; gs:// and s3:// work too",
         once=True,
         group=SOURCE,
     )
@@ -57,7 +57,7 @@ class JobOptions:
     out: str = option(
         "",
         "folder for data sets; this one goes to OUT/NAME/VERSION",
-        brief=True,
+        brief="the result goes to OUT/NAME/VERSION",
         group=OUTPUT,
     )
     name: str = option("", "the data set's name, e.g. cards", brief=True, group=OUTPUT)
@@ -127,7 +127,7 @@ class JobOptions:
         False,
         "write nothing: print inputs, classes, sizes and the first rejects, convert a sample of 10 in a temporary "
         "folder, and for volumes propose shape, spacing and window",
-        brief="write nothing: print inputs, classes, rejects, and a shape for volumes",
+        brief="write nothing: print inputs, classes and rejects",
     )
     preview: str | None = option(None, "with --dry-run: PNG file to write, with the pictures of the sample")
     workers: int | None = option(

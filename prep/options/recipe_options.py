@@ -122,7 +122,7 @@ class RecipeOptions(ClipOptions, VolumeOptions, TileOptions):
         "",
         "layout of the source: one of the layouts listed below; default: auto, the only one that fits its files, "
         "which is printed with the reason",
-        brief="layout of the source, see below (default: the only one that fits)",
+        brief="layout, see below (default: the one that fits)",
     )
     task: str | None = option(
         None,
@@ -194,7 +194,7 @@ class RecipeOptions(ClipOptions, VolumeOptions, TileOptions):
         "fixed-shape stretches to --height x --width; keep-aspect scales into --min-dimension, --max-dimension; "
         "none keeps the size",
         choices=("fixed-shape", "keep-aspect", "none"),
-        brief="stretch to --height x --width, scale into --max-dimension, or neither",
+        brief="stretch, scale into --max-dimension, or neither",
         group=SHAPE,
         needs=_PICTURES,
     )
@@ -319,7 +319,7 @@ class RecipeOptions(ClipOptions, VolumeOptions, TileOptions):
         "colors of half the resolution, for pictures. Only halofeed's loader reads these. The decoders of the TF "
         "Object Detection API and Model Garden read jpeg (the smallest) and png, which are for pictures",
         choices=("raw", "packed", "yuv420", "jpeg", "png"),
-        brief="packed: half of raw's bytes, exact; jpeg, png: for other programs too",
+        brief="packed: exact, half of raw; jpeg, png: any program",
         group=OUTPUT,
     )
     jpeg_quality: int = option(
@@ -449,7 +449,7 @@ class RecipeOptions(ClipOptions, VolumeOptions, TileOptions):
         "split by a stable hash of the group, with the shares of all and of each class, e.g. "
         "train=0.8,validation=0.1,test=0.1; default: the source's splits. A group is a table's column group, a DICOM "
         "patient, a BIDS subject, {group} of --image-pattern, or the group of --group-pattern or --group-column",
-        brief="split at random, e.g. train=0.8,validation=0.1,test=0.1",
+        brief="at random: train=0.8,validation=0.1,test=0.1",
     )
     split_seed: int = option(
         0,

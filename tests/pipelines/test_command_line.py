@@ -78,7 +78,8 @@ def test_wrong_usage_exits_2_and_what_the_data_makes_impossible_1(source, tmp_pa
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_every_help_fits_a_screen_and_shows_an_example_and_debug(command):
+def test_every_help_fits_a_screen_and_shows_an_example_and_debug(monkeypatch, command):
+    monkeypatch.setenv("COLUMNS", "80")  # the narrowest usual terminal, whatever this one is
     done = halofeed_here(command, "--help")
     assert done.returncode == 0 and done.stderr == ""
     assert re.search(r"examples?:", done.stdout) and f"  halofeed {command}" in done.stdout
