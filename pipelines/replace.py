@@ -112,7 +112,11 @@ def check_replacement(replacement: OutputFolder, name: str) -> None:
     check_own_version(replacement, name, "remove it")
     if is_remote(replacement.root) or not os.path.lexists(replacement.root) or replacement.is_begun():
         return
-    inside = names_in(replacement.root)
+    inside = set(names_in(replacement.root))
+    # A kill between the removal of the temporary folder's mark and of the folder leaves it empty: nothing to lose.
+    temporary = replacement.path(TEMPORARY_FOLDER)
+    if os.path.isdir(temporary) and not os.path.islink(temporary) and not names_in(temporary):
+        inside.discard(TEMPORARY_FOLDER)
     if inside and not replacement.exists(MANIFEST) and not proven(replacement, replacement.sizes()):
         raise UsageError(
             f"{replacement.root}: a new version would be made there, and halofeed did not make the folder; move it away"

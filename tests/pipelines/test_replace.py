@@ -116,6 +116,17 @@ def test_a_kill_at_each_step_leaves_the_old_or_the_new_version(source, drawn, tm
         assert not replacement(folder).exists(), case
 
 
+def test_a_kill_that_left_only_the_empty_temporary_folder_lets_the_next_run_go_on(source, folder, tmp_path):
+    (replacement(folder) / ".incomplete").mkdir(parents=True)
+    change(source)
+    run_convert(source, tmp_path / "out", overwrite=True, **OPTIONS)
+    assert all_bytes(folder) == fresh_bytes(source, tmp_path) and not replacement(folder).exists()
+    (replacement(folder) / ".incomplete").mkdir(parents=True)
+    (replacement(folder) / "notes.txt").write_text("mine")
+    with pytest.raises(UsageError, match="halofeed did not make the folder"):
+        run_convert(source, tmp_path / "out", overwrite=True, **OPTIONS | {"shards": 2})
+
+
 def test_without_an_exchange_the_files_move_one_by_one(source, folder, tmp_path, monkeypatch):
     monkeypatch.setattr(replace, "swap_paths", lambda one, other: False)
     (folder / "notes.txt").write_text("mine")
