@@ -58,6 +58,9 @@ class Box:
         lost_parts: number of parts of the object that are left out, because they have no area.
         corners: x, y, x, y, ... of its four corners in the order of the annotation, if the options keep them; () for an
             object without other corners than those of its box. `box_corners` gives those of both.
+        zmin, zmax: the same along the third axis of a volume; None for an object of a picture.
+        space: for a volume, what the coordinates are, see `halofeed.prep.geometry.volume_boxes.SPACES`.
+        instance: value of the object's voxels in `SourceExample.mask`, which then gives its box; None without one.
     """
 
     ymin: float
@@ -78,6 +81,10 @@ class Box:
     turned_share: float | None = None
     lost_parts: int = 0
     corners: tuple[float, ...] = ()
+    zmin: float | None = None
+    zmax: float | None = None
+    space: str | None = None
+    instance: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,7 +111,7 @@ class SourceExample:
         more_masks: segmentation: further label files of the same image, to be merged with `mask`.
         class_masks: segmentation: (class name, file) if each class has its own mask.
         segments: segmentation: (id, value of its class) of each segment of `mask`, a picture whose colors are the ids
-            R + 256 G + 65536 B; () if the values of `mask` are classes.
+            R + 256 G + 65536 B, or a volume that numbers objects; () if the values of `mask` are classes.
         members: sorted files of a DICOM series; () for an image that is the file `source`.
         volume: for a DICOM series with several scans: number of this scan from 1, number of scans, and
             the difference between them. `members` are the files of this scan, or of all scans if they share a file.
