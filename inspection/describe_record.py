@@ -84,7 +84,9 @@ def describe_record(path: str | Path, record: str) -> str:
     lines += record_lines(features, manifest)
     if keys.OBJECT_CLASS_LABEL in features:
         in_volume = is_volumetric(manifest)
-        title = "Boxes, in voxels of the stored volume" if in_volume else "Boxes, in pixels of the stored image"
+        title = (
+            "Boxes, in voxels of the stored volume" if in_volume else "Boxes, in pixels of the stored image"
+        )
         rows_of = _scan_boxes_table if in_volume else _boxes_table
         lines += titled_lines(title, rows_of(features, manifest))
     rows = [(key, *_shortened(value)) for key, value in sorted(features.items())]

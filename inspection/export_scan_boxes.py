@@ -50,8 +50,8 @@ class ScanBoxExporter(Exporter):
         """Take the objects of a record."""
         features = record.features
         objects, affine = ScanObjects.of(features), affine_of(features, keys.SOURCE_AFFINE)
-        name, numbers = text_of(features, keys.FILENAME), features.get(keys.OBJECT_INDEX)
-        if objects is None or affine is None or name is None or numbers is None:
+        name, numbers = text_of(features, keys.FILENAME), features.get(keys.OBJECT_INDEX, np.zeros(0))
+        if objects is None or affine is None or name is None:
             raise CorruptFileError(
                 f"{self._data.files}: {record.name} of {record.split}: expected boxes and an affine; run "
                 f"`halofeed verify {self._data.files}`"
@@ -74,9 +74,11 @@ class ScanBoxExporter(Exporter):
         """Write the table."""
         with_objects = {name for name, _ in self._rows}
         empty = [
-            [name, "", split, *[""] * _BLANK] for name, split in self._scans.items() if name not in with_objects
+            [name, "", split, *[""] * _BLANK]
+            for name, split in self._scans.items()
+            if name not in with_objects
         ]
         with open_path(self._folder / "boxes.csv", "x", newline="", encoding="utf-8") as file:
             table = csv.writer(file)
             table.writerow(_HEADER)
-            table.writerows(sorted([*(row for _, row in sorted(self._rows.items())), *empty], key=lambda row: row[0]))
+            table.writerows([*(row for _, row in sorted(self._rows.items())), *empty])

@@ -1,4 +1,4 @@
-"""Objects of a volume's record: their boxes in voxels, in the source and in millimeters, and their outlines on planes."""
+"""Objects of a volume's record: boxes in voxels and in millimeters, their check, and their outlines on planes."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ class ScanObjects:
             )
             plane[top : bottom + 1, [left, right]] = identity
             plane[[top, bottom], left : right + 1] = identity
-        return plane[at[down], at[across]]
+        return np.asarray(plane[at[down], at[across]])
 
 
 def sizes_mm(boxes: NDArray[np.float64], affine: NDArray[np.float64]) -> NDArray[np.float64]:

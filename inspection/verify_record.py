@@ -410,9 +410,7 @@ def _least_problems(features: Decoded, key: str, least: int) -> Iterator[str]:
 
 
 def _box_problems(features: Decoded) -> Iterator[str]:
-    corners = {
-        key: value for key in keys.SOLID_CORNERS if isinstance(value := features.get(key), np.ndarray)
-    }
+    corners = {key: value for key in keys.SOLID_CORNERS if isinstance(value := features.get(key), np.ndarray)}
     for key, values in corners.items():
         # The negated comparison rejects NaN too.
         yield from _listed(key, values, ~((values >= 0) & (values <= 1)), "box", "0 to 1")

@@ -168,9 +168,9 @@ def _label_of(batch: Batch, row: int) -> NDArray[Any] | None:
 
 def _largest_box(batch: Batch, row: int) -> NDArray[Any] | None:
     """Return the largest box of a row, [6]; None without boxes."""
-    boxes = batch[BOXES][row, : int(batch[COUNT][row])] if BOXES in batch else ()
-    if not len(boxes):
+    if BOXES not in batch or not batch[COUNT][row]:
         return None
+    boxes = batch[BOXES][row, : int(batch[COUNT][row])]
     return np.asarray(boxes[int(np.argmax((boxes[:, 3:] - boxes[:, :3]).prod(axis=1)))])
 
 
