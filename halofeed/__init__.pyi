@@ -24,6 +24,8 @@ from halofeed.loader import RandomRotation as RandomRotation
 from halofeed.loader import Rotate90 as Rotate90
 from halofeed.loader import ScaleJitter as ScaleJitter
 from halofeed.loader import SsdRandomCrop as SsdRandomCrop
+from halofeed.loader import boxes_to_mm as boxes_to_mm
+from halofeed.loader import boxes_to_source as boxes_to_source
 from halofeed.loader import join_id as join_id
 from halofeed.pipelines.run_counts import ConversionSummary as ConversionSummary
 from halofeed.schemas.partition import Partition as Partition
@@ -148,6 +150,8 @@ def convert(
     mask_references: Literal['check', 'ignore'] = 'check',
     class_overlap: Literal['refuse', 'last', 'first', 'channels'] = 'refuse',
     several_masks: Literal['refuse', 'merge'] = 'refuse',
+    scan_box_units: Literal['auto', 'voxels', 'mm-ras', 'mm-lps'] = 'auto',
+    min_readers: int = 1,
     refuse_flaws: Sequence[str | int] = (),
     fill_missing_slices: bool = False,
     min_slices: int = 3,
@@ -383,6 +387,11 @@ def convert(
             channel of 0 and 1, the last axis of `label` (halofeed's trainer does not train on it).
         several_masks: pairs, dicom: several label files (SEGs, RTSTRUCTs) of one image are refused, or merged in
             order of name.
+        scan_box_units: scan-boxes: unit of the boxes: voxels (continuous, x along the file's fastest axis), mm-ras
+            (to the right, anterior and superior, as in NIfTI) or mm-lps (left, posterior, superior, as in DICOM and
+            ITK); auto takes the only one in which they lie in their scans.
+        min_readers: LIDC: a nodule that fewer readers outlined is flagged as ignored (is_crowd), so that it is
+            neither learned nor counted as background; boxes_crowd drop leaves it out.
         refuse_flaws: DICOM: refuse a series with any of these flaws instead of correcting it: tilt, unequal-gaps,
             missing-slice, overlapping, padding, duplicates.
         fill_missing_slices: DICOM: interpolate missing slices instead of refusing the series.
@@ -460,7 +469,8 @@ def convert(
         gsd_m: scale the picture to this ground sample distance in meters per pixel, e.g. 0.5; the file states its
             own.
         min_visible: share of an object's box that a tile must show, 0 to 1. An object that it shows less of stays in
-            the tile, flagged as ignored (is_crowd), so that it is neither learned nor counted as background.
+            the tile, flagged as ignored (is_crowd), so that it is neither learned nor counted as background; the same
+            for boxes in volumes, in tiles and crops.
         empty_tiles: tiles without an object, or whose label is background only: keep all, drop all, or keep this
             share of them, e.g. 0.1, chosen by a stable hash.
         bands: bands of the file that become channels, in order, counted from 1, e.g. 4,3,2; default: all, which
@@ -579,6 +589,8 @@ def dry_run(
     mask_references: Literal['check', 'ignore'] = 'check',
     class_overlap: Literal['refuse', 'last', 'first', 'channels'] = 'refuse',
     several_masks: Literal['refuse', 'merge'] = 'refuse',
+    scan_box_units: Literal['auto', 'voxels', 'mm-ras', 'mm-lps'] = 'auto',
+    min_readers: int = 1,
     refuse_flaws: Sequence[str | int] = (),
     fill_missing_slices: bool = False,
     min_slices: int = 3,
@@ -813,6 +825,11 @@ def dry_run(
             channel of 0 and 1, the last axis of `label` (halofeed's trainer does not train on it).
         several_masks: pairs, dicom: several label files (SEGs, RTSTRUCTs) of one image are refused, or merged in
             order of name.
+        scan_box_units: scan-boxes: unit of the boxes: voxels (continuous, x along the file's fastest axis), mm-ras
+            (to the right, anterior and superior, as in NIfTI) or mm-lps (left, posterior, superior, as in DICOM and
+            ITK); auto takes the only one in which they lie in their scans.
+        min_readers: LIDC: a nodule that fewer readers outlined is flagged as ignored (is_crowd), so that it is
+            neither learned nor counted as background; boxes_crowd drop leaves it out.
         refuse_flaws: DICOM: refuse a series with any of these flaws instead of correcting it: tilt, unequal-gaps,
             missing-slice, overlapping, padding, duplicates.
         fill_missing_slices: DICOM: interpolate missing slices instead of refusing the series.
@@ -890,7 +907,8 @@ def dry_run(
         gsd_m: scale the picture to this ground sample distance in meters per pixel, e.g. 0.5; the file states its
             own.
         min_visible: share of an object's box that a tile must show, 0 to 1. An object that it shows less of stays in
-            the tile, flagged as ignored (is_crowd), so that it is neither learned nor counted as background.
+            the tile, flagged as ignored (is_crowd), so that it is neither learned nor counted as background; the same
+            for boxes in volumes, in tiles and crops.
         empty_tiles: tiles without an object, or whose label is background only: keep all, drop all, or keep this
             share of them, e.g. 0.1, chosen by a stable hash.
         bands: bands of the file that become channels, in order, counted from 1, e.g. 4,3,2; default: all, which

@@ -12,7 +12,7 @@ import numpy as np
 from halofeed.prep.annotations.scan_box_columns import BoxForm
 from halofeed.prep.annotations.tables import TableRow
 from halofeed.prep.geometry.scan import Grid
-from halofeed.prep.geometry.volume_boxes import boxes_in_source
+from halofeed.prep.geometry.volume_boxes import place_in_source
 from halofeed.prep.sources.example import Box
 from halofeed.system.errors import AnnotationsError, SourceError
 
@@ -134,7 +134,7 @@ def _places_in(
         grid = grid_of(path)
         if grid is None:
             continue
-        in_source = boxes_in_source([one.in_unit(unit) for one in written], grid)
+        in_source = place_in_source([one.in_unit(unit) for one in written], grid)
         centers = (in_source[:, :3] + in_source[:, 3:]) / 2
         inside += int(((centers >= 0) & (centers <= np.array(grid.shape))).all(axis=1).sum())
         places += [tuple(row) for row in in_source.tolist()]

@@ -49,7 +49,7 @@ _NO_ROW: Problem = (
 
 @dataclass(frozen=True, kw_only=True)
 class ScanTableRules:
-    """How a format of such tables differs from the general form.
+    """Rules by which a format of such tables differs from the general form.
 
     Args:
         unit: unit of the numbers; "auto" measures it.
