@@ -71,6 +71,13 @@ OBJECT_SOURCE_CORNERS = (
 )
 OBJECT_SOURCE_AREA = "image/object/source/area"
 OBJECT_SOURCE_IS_CROWD = "image/object/source/is_crowd"
+IGNORED_CORNERS = (
+    "image/ignored/bbox/ymin",
+    "image/ignored/bbox/xmin",
+    "image/ignored/bbox/ymax",
+    "image/ignored/bbox/xmax",
+)
+"""Keys of the sides of ignored regions, in the units of `BOX_CORNERS`; a record without regions lacks them."""
 OBJECT_OCCLUDED = "image/object/occluded"
 OBJECT_GROUP_OF = "image/object/group_of"
 OBJECT_VIEW = "image/object/view"

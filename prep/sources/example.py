@@ -80,6 +80,14 @@ class Box:
     corners: tuple[float, ...] = ()
 
 
+IgnoredRegion = tuple[float, float, float, float]
+"""Edges ymin, xmin, ymax, xmax of a rectangle in the coordinates of boxes, which belongs to no class.
+
+Objects of any class inside of it may be missing from the annotations. Training and evaluation leave it out for every
+class, unlike an object with `is_crowd`, which is left out for its own class.
+"""
+
+
 @dataclass(frozen=True, kw_only=True)
 class SourceExample:
     """Source image or scan and its annotations, before its pixels are read.
@@ -93,6 +101,7 @@ class SourceExample:
         label: class name of a classification example.
         labels: class names of an example that may have several or none; `label` is then None.
         boxes: objects of a detection example, possibly empty; None for classification.
+        ignored_regions: rectangles of a detection example in which objects of any class may lack annotation.
         declared_size: (height, width) in the annotations, either before or after the EXIF orientation is
             applied: the converter compares both.
         grid: "stored" or "displayed" if other pictures prove which of them the annotations of all pictures use.
@@ -128,6 +137,7 @@ class SourceExample:
     label: str | None = None
     labels: tuple[str, ...] | None = None
     boxes: tuple[Box, ...] | None = None
+    ignored_regions: tuple[IgnoredRegion, ...] = ()
     declared_size: tuple[int, int] | None = None
     grid: str | None = None
     normalized: bool = False
