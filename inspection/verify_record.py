@@ -43,7 +43,7 @@ from halofeed.schemas.fields import Field
 from halofeed.schemas.identity import example_id
 from halofeed.schemas.manifest import Manifest
 from halofeed.schemas.statistics import Padding, Statistics
-from halofeed.schemas.tasks import IGNORED_BOXES, OPTIONAL_ATTRIBUTES
+from halofeed.schemas.tasks import OPTIONAL_ATTRIBUTES, REGION_FIELDS
 from halofeed.schemas.tfexample import Decoded
 from halofeed.system.wording import plural
 
@@ -253,7 +253,7 @@ def record_problems(
         counts.add(features, classes)
     for stored_field in manifest.fields:
         # Only records with ignored regions have their keys.
-        if stored_field.name == IGNORED_BOXES and features.keys().isdisjoint(stored_field.keys):
+        if stored_field.name in REGION_FIELDS and features.keys().isdisjoint(stored_field.keys):
             continue
         for key in stored_field.keys:
             if key in features:
@@ -353,11 +353,12 @@ _LIST_CHECKS: dict[str, Callable[[Any, Field, Decoded], Iterator[str]]] = {
 
 def _parallel_problems(features: Decoded, manifest: Manifest) -> Iterator[str]:
     fields = [field for field in manifest.fields if field.encoding in ("list", "png_list")]
-    lists = [key for field in fields if field.name != IGNORED_BOXES for key in field.keys]
+    lists = [key for field in fields if field.name not in REGION_FIELDS for key in field.keys]
     # The texts of boxes are for TensorFlow's readers, so no field names them.
     if keys.OBJECT_CLASS_LABEL in lists:
         lists.append(keys.OBJECT_CLASS_TEXT)
-    for parallel in (lists, keys.IGNORED_CORNERS):
+    regions = [key for field in fields if field.name in REGION_FIELDS for key in field.keys]
+    for parallel in (lists, regions):
         yield from _length_problems({key: len(features[key]) for key in parallel if key in features})
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from halofeed.schemas import keys, kinds
@@ -14,6 +14,10 @@ from halofeed.system.wording import did_you_mean
 
 IGNORED_BOXES: Final = "ignored_boxes"
 """Name of the field of ignored regions, which data sets without such regions lack."""
+IGNORED_SOURCE_BOXES: Final = "ignored_source_boxes"
+"""Name of the field of the complete regions of a tile."""
+REGION_FIELDS: Final = (IGNORED_BOXES, IGNORED_SOURCE_BOXES)
+"""Fields with a value for each ignored region, where other lists have one for each object."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,7 +113,7 @@ class Task:
         if "corners" in keep:
             kept.append(_corners(max_boxes))
         if ignored_boxes and self.has_boxes:
-            kept.append(_ignored_boxes(ignored_boxes))
+            kept += _ignored_boxes(ignored_boxes, is_tiled=image.tiled)
         own = self.own_fields(image, max_boxes, masks)
         if several_classes is not None:
             label = ("labels", keys.CLASS_LABEL, "uint8", (several_classes,), ("class",))
@@ -137,9 +141,12 @@ def _corners(max_boxes: int) -> Field:
     )
 
 
-def _ignored_boxes(count: int) -> Field:
-    """Return the field of the rectangles of no class, which the loader pads with rectangles without area."""
-    return Field(
+def _ignored_boxes(count: int, *, is_tiled: bool) -> tuple[Field, ...]:
+    """Return the fields of rectangles of no class, which the loader pads with rectangles without area.
+
+    The second one is optional and of tiles: the complete rectangles of which a tile shows parts, in pixels of the file.
+    """
+    shown = Field(
         name=IGNORED_BOXES,
         keys=keys.IGNORED_CORNERS,
         dtype="float32",
@@ -147,6 +154,8 @@ def _ignored_boxes(count: int) -> Field:
         shape=(count, 4),
         encoding="list",
     )
+    complete = replace(shown, name=IGNORED_SOURCE_BOXES, keys=keys.IGNORED_SOURCE_CORNERS, optional=True)
+    return (shown, complete) if is_tiled else (shown,)
 
 
 def _detection(image: ImageFormat, max_boxes: int, masks: bool) -> tuple[Field, ...]:

@@ -127,17 +127,23 @@ def regions_to_place(reference: SourceExample, orientation: int, source_size: Si
     return regions
 
 
-def region_features(regions: NDArray[Any], output_size: Size) -> dict[str, Value]:
+def region_features(
+    regions: NDArray[Any], output_size: Size, complete: NDArray[Any] | None = None
+) -> dict[str, Value]:
     """Return the features of ignored regions; none without regions, so that such records keep their bytes.
 
     Args:
         regions: [region, 4] in pixels of the stored picture, within it.
         output_size: stored (height, width) with padding.
+        complete: tiles: [region, 4], the same regions as the source file has them, in its pixels.
     """
     if not len(regions):
         return {}
     normalized = np.clip(regions / np.array(output_size * 2), 0, 1).astype(np.float32)
-    return dict(zip(keys.IGNORED_CORNERS, normalized.T, strict=True))
+    features: dict[str, Value] = dict(zip(keys.IGNORED_CORNERS, normalized.T, strict=True))
+    if complete is not None:
+        features.update(zip(keys.IGNORED_SOURCE_CORNERS, complete.astype(np.float32).T, strict=True))
+    return features
 
 
 def select_regions(regions: NDArray[np.float64], source_size: Size, orientation: int) -> NDArray[np.float64]:

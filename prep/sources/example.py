@@ -58,6 +58,8 @@ class Box:
         lost_parts: number of parts of the object that are left out, because they have no area.
         corners: x, y, x, y, ... of its four corners in the order of the annotation, if the options keep them; () for an
             object without other corners than those of its box. `box_corners` gives those of both.
+        is_region: an ignored region, whose label says nothing. Layouts write one like an object, so that it gets the
+            units and the origin of the others, and `with_regions_apart` moves it to `SourceExample.ignored_regions`.
     """
 
     ymin: float
@@ -78,6 +80,7 @@ class Box:
     turned_share: float | None = None
     lost_parts: int = 0
     corners: tuple[float, ...] = ()
+    is_region: bool = False
 
 
 IgnoredRegion = tuple[float, float, float, float]
