@@ -384,6 +384,14 @@ class RecipeOptions(ClipOptions, VolumeOptions, TileOptions):
         needs=of_layouts("geojson"),
         omitted=True,
     )
+    person_box: Literal["full", "visible", "head"] = option(
+        "full",
+        "CrowdHuman: the box of each person: the full body, which may extend beyond the picture, its visible part, or "
+        "the head",
+        choices=("full", "visible", "head"),
+        needs=of_layouts("crowdhuman"),
+        omitted="full",
+    )
     coordinates: str = option(
         "auto",
         "GeoJSON: what its numbers are: pixels of the picture; picture, the coordinate system of each picture; "
