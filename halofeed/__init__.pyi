@@ -107,6 +107,7 @@ def convert(
     oriented_boxes: Literal['upright', 'drop'] = 'upright',
     class_property: str | None = None,
     one_class: str | None = None,
+    person_box: Literal['full', 'visible', 'head'] = 'full',
     coordinates: str = 'auto',
     empty_classes: Sequence[str | int] = (),
     keep: Sequence[str | int] = (),
@@ -172,7 +173,7 @@ def convert(
     classes: Sequence[str | int] = (),
     map_classes: Sequence[str | int] | Mapping[str, Any] = (),
     drop_classes: Sequence[str | int] = (),
-    emptied_pictures: Literal['negative', 'left-out'] = 'negative',
+    emptied_pictures: Literal['negative', 'ignored', 'left-out'] = 'negative',
     label_channels: Sequence[str | int] = (),
     label_colors: Sequence[str | int] | Mapping[str, Any] = (),
     label_values: Literal['auto', 'stored', 'shown'] = 'auto',
@@ -297,6 +298,8 @@ def convert(
         class_property: GeoJSON: property with the class; default: QuPath's classification, class, label, category,
             type_id and other usual names, or the only one whose texts repeat.
         one_class: GeoJSON: all features are objects of this class, e.g. building.
+        person_box: CrowdHuman: the box of each person: the full body, which may extend beyond the picture, its
+            visible part, or the head.
         coordinates: GeoJSON: what its numbers are: pixels of the picture; picture, the coordinate system of each
             picture; lat-lon, latitude before longitude; or a system such as EPSG:32633. auto: the file's own member
             crs, else longitude and latitude; pixels for QuPath, and for pictures without a georeference.
@@ -440,7 +443,7 @@ def convert(
             values; background leaves a class out, before overlaps are counted.
         drop_classes: classes of the source to leave out, by name or value.
         emptied_pictures: a picture whose objects classes, map_classes and drop_classes all leave out becomes a
-            picture without objects, or has no record.
+            picture without objects, one with ignored regions in the place of its objects, or has no record.
         label_channels: volumes: the class of each channel of label files with a channel per class (one-hot), in
             order, e.g. background,liver,spleen.
         label_colors: segmentation: the class of each color (RRGGBB, hexadecimal) of label files in color, e.g.
@@ -538,6 +541,7 @@ def dry_run(
     oriented_boxes: Literal['upright', 'drop'] = 'upright',
     class_property: str | None = None,
     one_class: str | None = None,
+    person_box: Literal['full', 'visible', 'head'] = 'full',
     coordinates: str = 'auto',
     empty_classes: Sequence[str | int] = (),
     keep: Sequence[str | int] = (),
@@ -603,7 +607,7 @@ def dry_run(
     classes: Sequence[str | int] = (),
     map_classes: Sequence[str | int] | Mapping[str, Any] = (),
     drop_classes: Sequence[str | int] = (),
-    emptied_pictures: Literal['negative', 'left-out'] = 'negative',
+    emptied_pictures: Literal['negative', 'ignored', 'left-out'] = 'negative',
     label_channels: Sequence[str | int] = (),
     label_colors: Sequence[str | int] | Mapping[str, Any] = (),
     label_values: Literal['auto', 'stored', 'shown'] = 'auto',
@@ -727,6 +731,8 @@ def dry_run(
         class_property: GeoJSON: property with the class; default: QuPath's classification, class, label, category,
             type_id and other usual names, or the only one whose texts repeat.
         one_class: GeoJSON: all features are objects of this class, e.g. building.
+        person_box: CrowdHuman: the box of each person: the full body, which may extend beyond the picture, its
+            visible part, or the head.
         coordinates: GeoJSON: what its numbers are: pixels of the picture; picture, the coordinate system of each
             picture; lat-lon, latitude before longitude; or a system such as EPSG:32633. auto: the file's own member
             crs, else longitude and latitude; pixels for QuPath, and for pictures without a georeference.
@@ -870,7 +876,7 @@ def dry_run(
             values; background leaves a class out, before overlaps are counted.
         drop_classes: classes of the source to leave out, by name or value.
         emptied_pictures: a picture whose objects classes, map_classes and drop_classes all leave out becomes a
-            picture without objects, or has no record.
+            picture without objects, one with ignored regions in the place of its objects, or has no record.
         label_channels: volumes: the class of each channel of label files with a channel per class (one-hot), in
             order, e.g. background,liver,spleen.
         label_colors: segmentation: the class of each color (RRGGBB, hexadecimal) of label files in color, e.g.
