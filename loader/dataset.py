@@ -52,6 +52,8 @@ class Loader(Stream):
     - detection: `boxes` float32 [batch, max_boxes, 4], normalized ymin, xmin, ymax, xmax, with `classes` int32,
       `is_crowd` bool and `area` float32 [batch, max_boxes], and `num_boxes` int32 [batch]. If there are more than
       max_boxes boxes after crops, only the first max_boxes are returned, and `num_boxes` counts those.
+      A data set with ignored regions also gives `ignored_boxes` float32 [batch, regions, 4], normalized like boxes:
+      rectangles in which objects of any class may lack annotation. Rows beyond those of a picture are zeros.
       With include=["corners"] (`--keep corners`), `corners` float32 [batch, max_boxes, 8] has y and x of the four
       corners of each object in the order of the annotation, normalized like boxes and not clipped.
     - `id` uint32 [batch, 2], high and low half, since JAX would cut int64; `halofeed.join_id(batch["id"])` is int64
