@@ -50,7 +50,6 @@ class JobOptions:
     images: str | None = option(
         None,
         "folder that image paths are relative to; default: the source's folder",
-        brief="folder of the images, if it is not the source's",
         once=True,
         group=SOURCE,
     )
