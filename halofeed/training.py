@@ -361,9 +361,7 @@ def _train(parsed: argparse.Namespace, config: TrainConfig, name: str) -> int:
     )
     parsed.out = parsed.out or str(Path("runs") / f"{data.description['data_name']}-{name}")
     folder = Path(parsed.out)
-    if is_chief():
-        _print_if_not_evaluated(data)
-    done = train(config, data, folder, overwrite=parsed.overwrite)
+    done = train(config, data, folder, overwrite=parsed.overwrite, notes=_not_evaluated(data))
     # Every process has the same metrics; one of them writes and prints.
     if is_chief():
         report = write_run_report(folder)
@@ -380,14 +378,15 @@ def _train(parsed: argparse.Namespace, config: TrainConfig, name: str) -> int:
     return 0
 
 
-def _print_if_not_evaluated(data: TrainData) -> None:
-    """Print that a run has no split to evaluate on, before it begins."""
-    if data.evaluation is None:
-        print_status(
-            "no metrics: the data set has no labeled split named validation, val or test besides "
-            f"{data.description['split']!r}; convert it with --split-shares train=0.8,test=0.2, or name a split: "
-            "--set evaluate_split=NAME"
-        )
+def _not_evaluated(data: TrainData) -> list[str]:
+    """Return the line that a run has no split to evaluate on, if it has none."""
+    if data.evaluation is not None:
+        return []
+    return [
+        "no metrics: the data set has no labeled split named validation, val or test besides "
+        f"{data.description['split']!r}; convert it with --split-shares train=0.8,test=0.2, or name a split: "
+        "--set evaluate_split=NAME"
+    ]
 
 
 def _with_fold(config: TrainConfig, path: str, fold: int, split: str) -> tuple[str, TrainConfig]:

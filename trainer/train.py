@@ -91,6 +91,7 @@ def train(
     overwrite: bool = False,
     devices: Sequence[jax.Device] | None = None,
     stream: TextIO | None = None,
+    notes: Sequence[str] = (),
 ) -> TrainSummary:
     """Take `config.steps` training steps, or as many as there are batches; resume where an earlier process ended.
 
@@ -101,6 +102,7 @@ def train(
         overwrite: replace the run in the folder. The old run is kept until the new one has saved a checkpoint.
         devices: devices of the mesh; all devices of the system by default.
         stream: stream for progress lines, standard error by default.
+        notes: lines to print when the run begins, after everything that could refuse it.
 
     Returns:
         The losses, the last metrics, the throughput and the final state.
@@ -127,7 +129,7 @@ def train(
                 f"{folder}: its checkpoints were removed while it was resumed; start it again"
             )
         progress = Progress(config, (stream or sys.stderr) if is_chief() else None, start)
-        for line in writer.notes:
+        for line in (*notes, *writer.notes):
             progress.say(line)
         _warn_of_idle_cores(config, setup, data.facts.image_shape, progress)
         if start:
