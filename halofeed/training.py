@@ -470,6 +470,7 @@ def _predict(parsed: argparse.Namespace, run: Run) -> int:
             data, split = _convert_new_files(parsed, run, scratch), NEW_SPLIT
         else:
             data, split = choose_split(run, parsed.data, parsed.split)
+            _print_other_classes(run, data)
         done = predict(
             run, data, split, parsed.out, which=parsed.checkpoint, overwrite=parsed.overwrite, options=options
         )
@@ -494,6 +495,23 @@ def _predict(parsed: argparse.Namespace, run: Run) -> int:
     if page is not None:
         print(f"page: {page}")
     return 0
+
+
+def _print_other_classes(run: Run, data: str) -> None:
+    """Print where a data set has other classes than the model learned: the predictions have the model's."""
+    from halofeed.schemas.manifest import read_manifest
+
+    stored, learned = dict(read_manifest(data).labels), dict(run.facts.labels)
+    # Data that was converted for prediction alone may have no classes.
+    if stored and stored != learned:
+        numbers = [number for number in sorted(stored | learned) if stored.get(number) != learned.get(number)]
+        number = numbers[0]
+        print_status(
+            f"warning: {data} has other classes than the model learned: {len(numbers)} of {len(stored | learned)} "
+            f"numbers differ, such as {number}, {stored.get(number, 'no class')} there and "
+            f"{learned.get(number, 'no class')} in the model; predictions have the model's names, and a page compares "
+            "true and predicted classes by their numbers"
+        )
 
 
 def _draw_predictions(parsed: argparse.Namespace, data: str, split: str) -> Path:
