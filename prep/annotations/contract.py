@@ -82,6 +82,7 @@ class LayoutOptions:
     oriented_boxes: str = "upright"
     class_property: str | None = None
     one_class: str | None = None
+    person_box: str = "full"
     coordinates: str = "auto"
     empty_classes: tuple[str, ...] = ()
     takes: Callable[[str], bool] = is_image_name

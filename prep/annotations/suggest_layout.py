@@ -46,7 +46,7 @@ _TEXT_LABELS = {
         re.compile(rf"(?=.*\.)\s*\d+({_NUMBER}){{4,}}\s*"),
     ),  # a grid of classes has no shares
     "a KITTI label": ("kitti", re.compile(rf"\s*[A-Za-z_]+({_NUMBER}){{14,15}}\s*")),
-    "a VisDrone label": (None, re.compile(r"\s*-?\d+(\s*,\s*-?\d+){7}\s*,?\s*")),
+    "a VisDrone label": ("visdrone", re.compile(r"\s*-?\d+(\s*,\s*-?\d+){7}\s*,?\s*")),
     "a DOTA label": ("dota", re.compile(rf"\s*[-+.\deE]+({_NUMBER}){{7}}\s+(\S+\s+[0-2]|[A-Za-z]\S*)\s*")),
 }
 """Layout that reads a text file that accompanies an image, None if there is none, and the form of each line."""
@@ -76,6 +76,7 @@ _MARKS: Mapping[str, tuple[tuple[str, str | None, tuple[str, ...]], ...]] = {
         ("COCO's, panoptic", "coco", (r'"segments_info"\s*:',)),
         ("GeoJSON", "geojson", (r'"type"\s*:\s*"Feature(Collection)?"', '"(geometry|features)"')),
     ),
+    ".odgt": (("CrowdHuman's", "crowdhuman", ('"gtboxes"',)),),
     ".geojson": (("GeoJSON", "geojson", ('"(features|geometry)"',)),),
     ".xml": (
         (
@@ -136,7 +137,10 @@ _FOREIGN_BYTES = {
 """First bytes of files that are no tables, and what to do about each."""
 _STATIC_SHAPE = " with --depth, --height and --width"
 _TOOL_LAYOUTS = frozenset(
-    ("labelme", "cvat", "createml", "kitti", "dota", "via", "label-studio", "supervisely", "wider")
+    (
+        *("labelme", "cvat", "createml", "kitti", "dota", "via", "label-studio", "supervisely", "wider"),
+        *("visdrone", "crowdhuman"),
+    )
 )
 """Layouts of annotation tools: their files belong to no other layout, so that each error of another names them."""
 _MASK_FOLDER = re.compile(
@@ -637,6 +641,7 @@ _DETECTORS: tuple[Callable[[ListedFiles, Sequence[str]], Hint | None], ...] = (
     _detect_coco,
     partial(_detect_marks, extension=".geojson"),
     partial(_detect_marks, extension=".xml"),
+    partial(_detect_marks, extension=".odgt"),
     _detect_text_labels,
     _detect_yolo_yaml,
     _detect_wider_face,

@@ -12,6 +12,7 @@ from halofeed.prep.layouts import (
     bids,
     box_lines,
     coco,
+    crowdhuman,
     cvat,
     dicom,
     dota,
@@ -22,6 +23,7 @@ from halofeed.prep.layouts import (
     msd,
     nnunet,
     pairs,
+    visdrone,
     voc,
     yolo,
 )
@@ -132,6 +134,8 @@ LAYOUTS: dict[str, Layout] = {
         _of_documents(json_tools.LABEL_STUDIO),
         _of_documents(json_tools.SUPERVISELY),
         _of_documents(box_lines.WIDER),
+        replace(_of_documents(visdrone.VISDRONE), list_labels=visdrone.list_labels),
+        _of_documents(crowdhuman.CROWDHUMAN),
         Layout(
             name="geojson",
             tasks=("detection",),

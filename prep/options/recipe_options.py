@@ -56,7 +56,6 @@ class ClipOptions:
         "brought to --frames x --height x --width; for segmentation each frame needs a mask (a folder of PNG files, "
         "or an animated PNG, GIF or lossless WebP)",
         least=1,
-        brief="frames of a record; every source is a clip",
         group=SHAPE,
     )
     frame_stride: int | None = option(None, "use every N-th frame (default: 1, every frame)")
@@ -384,6 +383,14 @@ class RecipeOptions(ClipOptions, VolumeOptions, TileOptions):
         "GeoJSON: all features are objects of this class, e.g. building",
         needs=of_layouts("geojson"),
         omitted=True,
+    )
+    person_box: Literal["full", "visible", "head"] = option(
+        "full",
+        "CrowdHuman: the box of each person: the full body, which may extend beyond the picture, its visible part, or "
+        "the head",
+        choices=("full", "visible", "head"),
+        needs=of_layouts("crowdhuman"),
+        omitted="full",
     )
     coordinates: str = option(
         "auto",
