@@ -11,6 +11,7 @@ from halofeed.prep.annotations.suggest_layout import add_hint
 from halofeed.prep.layouts import (
     bids,
     box_lines,
+    cityscapes,
     coco,
     cvat,
     dicom,
@@ -132,6 +133,18 @@ LAYOUTS: dict[str, Layout] = {
         _of_documents(json_tools.LABEL_STUDIO),
         _of_documents(json_tools.SUPERVISELY),
         _of_documents(box_lines.WIDER),
+        Layout(
+            name="cityscapes",
+            tasks=("segmentation", "detection"),
+            summary="Cityscapes: leftImg8bit/SPLIT/CITY with gtFine: label images, or polygons with --task detection",
+            list_references=cityscapes.list_references,
+            default_task="segmentation",
+            label_values=cityscapes.label_values,
+            ignored_values=cityscapes.ignored_values,
+            takes_volumes=False,
+            has_masks=True,
+            keeps=("corners",),
+        ),
         Layout(
             name="geojson",
             tasks=("detection",),
