@@ -411,7 +411,9 @@ def _with_ignored(
     if ignored:
         # halofeed chooses the number of a color. It takes 255, which palette images of the same classes store.
         has_colors = layout_input.recipe.label_colors or classes.colors
-        return classes.ignoring(*ignored, stored=VOC_VOID if has_colors else None)
+        # Of a format with many ignored values none is special; 255 is what its training ids have.
+        prefers_void = has_colors or layout_input.layout.ignored_values is not None
+        return classes.ignoring(*ignored, stored=VOC_VOID if prefers_void else None)
     # A table of names shows whether 255 is a class.
     if not classes.is_open or classes.id_of_value(VOC_VOID) is not None:
         return classes
