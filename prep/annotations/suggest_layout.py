@@ -72,7 +72,7 @@ _MARKS: Mapping[str, tuple[tuple[str, str | None, tuple[str, ...]], ...]] = {
                 r'|"result"\s*:\s*\[.*"(from|to)_name"\s*:',
             ),
         ),
-        ("BDD100K's", None, ('"box2d"',)),
+        ("BDD100K's, or Scalabel's", "bdd100k", (r'"(box2d|poly2d)"\s*:',)),
         ("Cityscapes'", "cityscapes", ('"imgHeight"', '"imgWidth"', '"objects"')),
         ("COCO's, panoptic", "coco", (r'"segments_info"\s*:',)),
         ("GeoJSON", "geojson", (r'"type"\s*:\s*"Feature(Collection)?"', '"(geometry|features)"')),
@@ -139,7 +139,7 @@ _STATIC_SHAPE = " with --depth, --height and --width"
 _TOOL_LAYOUTS = frozenset(
     (
         *("labelme", "cvat", "createml", "kitti", "dota", "via", "label-studio", "supervisely", "wider"),
-        "cityscapes",
+        *("cityscapes", "bdd100k"),
     )
 )
 """Layouts of annotation tools: their files belong to no other layout, so that each error of another names them."""

@@ -9,6 +9,7 @@ from halofeed.prep.annotations.annotation_tools import DocumentFormat, list_docu
 from halofeed.prep.annotations.contract import Layout, LayoutOptions, Listing, PartwiseListing, as_listing
 from halofeed.prep.annotations.suggest_layout import add_hint
 from halofeed.prep.layouts import (
+    bdd100k,
     bids,
     box_lines,
     cityscapes,
@@ -133,6 +134,7 @@ LAYOUTS: dict[str, Layout] = {
         _of_documents(json_tools.LABEL_STUDIO),
         _of_documents(json_tools.SUPERVISELY),
         _of_documents(box_lines.WIDER),
+        _of_documents(bdd100k.BDD100K),
         Layout(
             name="cityscapes",
             tasks=("segmentation", "detection"),
