@@ -7,7 +7,7 @@ example. A fault that affects the complete source raises AnnotationsError.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Container, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
@@ -202,7 +202,10 @@ class Layout:
         keeps: additional object fields that it can read, from `halofeed.schemas.tasks.OPTIONAL_ATTRIBUTES`.
         label_values: segmentation: maps (annotations, images, annotation_file, options) to the class name of each
             value in a label volume; 0 is the background, with or without a name.
+        default_task: task of pictures if the user names none; None if what the annotations hold decides.
         unlabeled: segmentation: value of pixels without a class, which are ignored; None if all pixels have one.
+        ignored_values: segmentation: maps the arguments of `label_values` to the named values that are no classes
+            unless the user chooses them.
         channel_names: segmentation: maps (annotations, annotation_file) to the channel names of an image, such as
             ("CT",).
         regions: segmentation: maps (annotations, annotation_file) to the values of each class, if a class has several
@@ -223,7 +226,11 @@ class Layout:
     label_values: (
         Callable[[SourceFiles, SourceFiles, str | None, LayoutOptions], Mapping[int, str]] | None
     ) = None
+    default_task: str | None = None
     unlabeled: int | None = None
+    ignored_values: (
+        Callable[[SourceFiles, SourceFiles, str | None, LayoutOptions], Collection[int]] | None
+    ) = None
     channel_names: Callable[[SourceFiles, str | None], tuple[str, ...]] | None = None
     regions: Callable[[SourceFiles, str | None], Mapping[str, tuple[int, ...]]] | None = None
     takes_clips: bool = False

@@ -72,7 +72,8 @@ _MARKS: Mapping[str, tuple[tuple[str, str | None, tuple[str, ...]], ...]] = {
                 r'|"result"\s*:\s*\[.*"(from|to)_name"\s*:',
             ),
         ),
-        ("BDD100K's", None, ('"box2d"',)),
+        ("BDD100K's, or Scalabel's", "bdd100k", (r'"(box2d|poly2d)"\s*:',)),
+        ("Cityscapes'", "cityscapes", ('"imgHeight"', '"imgWidth"', '"objects"')),
         ("COCO's, panoptic", "coco", (r'"segments_info"\s*:',)),
         ("GeoJSON", "geojson", (r'"type"\s*:\s*"Feature(Collection)?"', '"(geometry|features)"')),
     ),
@@ -140,6 +141,7 @@ _TOOL_LAYOUTS = frozenset(
     (
         *("labelme", "cvat", "createml", "kitti", "dota", "via", "label-studio", "supervisely", "wider"),
         *("visdrone", "crowdhuman"),
+        *("cityscapes", "bdd100k"),
     )
 )
 """Layouts of annotation tools: their files belong to no other layout, so that each error of another names them."""
@@ -158,6 +160,8 @@ _CONTAINERS = {
     "tfrecord": ("a TFRecord file", "tfrecord"),
 }
 """Description of each kind of container file, and the layout that reads it."""
+_LABEL_IDS = ("_labelIds.png", "_labelTrainIds.png")
+"""Ends of the names of label images that the scripts of Cityscapes draw."""
 _IMAGE_FOLDER = re.compile(r"((?:JPEG)?images?|imgs?)(tr|ts)?", re.IGNORECASE)
 
 
@@ -563,6 +567,12 @@ def _lies_in(folders: re.Pattern[str], path: str) -> bool:
     return any(folders.fullmatch(folder) for folder in path.split("/")[:-1])
 
 
+def _detect_cityscapes(files: ListedFiles, paths: Sequence[str]) -> Hint | None:
+    """Detect label images that are named as those of Cityscapes' scripts."""
+    named = next((path for path in _images(files) if path.endswith(_LABEL_IDS)), None)
+    return None if named is None else hint_of_layout(f"{named} is named as in Cityscapes", "cityscapes")
+
+
 def _detect_masks(files: ListedFiles, paths: Sequence[str]) -> Hint | None:
     """Detect images/a.jpg with masks/a.png: a label image per image."""
     by_kind: dict[bool, dict[str, str]] = {True: {}, False: {}}
@@ -649,6 +659,7 @@ _DETECTORS: tuple[Callable[[ListedFiles, Sequence[str]], Hint | None], ...] = (
     _detect_bids,
     _detect_volume,
     _detect_array,
+    _detect_cityscapes,
     _detect_masks,
     _detect_table,
     _detect_container,

@@ -9,8 +9,10 @@ from halofeed.prep.annotations.annotation_tools import DocumentFormat, list_docu
 from halofeed.prep.annotations.contract import Layout, LayoutOptions, Listing, PartwiseListing, as_listing
 from halofeed.prep.annotations.suggest_layout import add_hint
 from halofeed.prep.layouts import (
+    bdd100k,
     bids,
     box_lines,
+    cityscapes,
     coco,
     crowdhuman,
     cvat,
@@ -136,6 +138,19 @@ LAYOUTS: dict[str, Layout] = {
         _of_documents(box_lines.WIDER),
         replace(_of_documents(visdrone.VISDRONE), list_labels=visdrone.list_labels),
         _of_documents(crowdhuman.CROWDHUMAN),
+        _of_documents(bdd100k.BDD100K),
+        Layout(
+            name="cityscapes",
+            tasks=("segmentation", "detection"),
+            summary="Cityscapes: leftImg8bit/SPLIT/CITY with gtFine: label images, or polygons with --task detection",
+            list_references=cityscapes.list_references,
+            default_task="segmentation",
+            label_values=cityscapes.label_values,
+            ignored_values=cityscapes.ignored_values,
+            takes_volumes=False,
+            has_masks=True,
+            keeps=("corners",),
+        ),
         Layout(
             name="geojson",
             tasks=("detection",),
