@@ -22,6 +22,7 @@ from halofeed.prep.layouts import (
     msd,
     nnunet,
     pairs,
+    run_length_table,
     voc,
     yolo,
 )
@@ -132,6 +133,14 @@ LAYOUTS: dict[str, Layout] = {
         _of_documents(json_tools.LABEL_STUDIO),
         _of_documents(json_tools.SUPERVISELY),
         _of_documents(box_lines.WIDER),
+        Layout(
+            name="run-lengths",
+            tasks=("detection", "segmentation"),
+            summary="Kaggle's tables of run lengths: ImageId[_ClassId],EncodedPixels",
+            list_references=run_length_table.list_references,
+            has_masks=True,
+            takes_volumes=False,
+        ),
         Layout(
             name="geojson",
             tasks=("detection",),
