@@ -107,6 +107,7 @@ def convert(
     oriented_boxes: Literal['upright', 'drop'] = 'upright',
     class_property: str | None = None,
     one_class: str | None = None,
+    run_lengths: Literal['auto', 'columns', 'rows'] = 'auto',
     coordinates: str = 'auto',
     empty_classes: Sequence[str | int] = (),
     keep: Sequence[str | int] = (),
@@ -296,7 +297,9 @@ def convert(
             takes boxes as they are before they are turned. keep corners keeps their corners too.
         class_property: GeoJSON: property with the class; default: QuPath's classification, class, label, category,
             type_id and other usual names, or the only one whose texts repeat.
-        one_class: GeoJSON: all features are objects of this class, e.g. building.
+        one_class: GeoJSON, and tables of run lengths without classes: all are objects of this class, e.g. building.
+        run_lengths: tables of run lengths: whether pixels count down the columns, as Kaggle's mostly do, or along the
+            rows. auto: the masks of pictures that are no squares show it, else columns.
         coordinates: GeoJSON: what its numbers are: pixels of the picture; picture, the coordinate system of each
             picture; lat-lon, latitude before longitude; or a system such as EPSG:32633. auto: the file's own member
             crs, else longitude and latitude; pixels for QuPath, and for pictures without a georeference.
@@ -538,6 +541,7 @@ def dry_run(
     oriented_boxes: Literal['upright', 'drop'] = 'upright',
     class_property: str | None = None,
     one_class: str | None = None,
+    run_lengths: Literal['auto', 'columns', 'rows'] = 'auto',
     coordinates: str = 'auto',
     empty_classes: Sequence[str | int] = (),
     keep: Sequence[str | int] = (),
@@ -726,7 +730,9 @@ def dry_run(
             takes boxes as they are before they are turned. keep corners keeps their corners too.
         class_property: GeoJSON: property with the class; default: QuPath's classification, class, label, category,
             type_id and other usual names, or the only one whose texts repeat.
-        one_class: GeoJSON: all features are objects of this class, e.g. building.
+        one_class: GeoJSON, and tables of run lengths without classes: all are objects of this class, e.g. building.
+        run_lengths: tables of run lengths: whether pixels count down the columns, as Kaggle's mostly do, or along the
+            rows. auto: the masks of pictures that are no squares show it, else columns.
         coordinates: GeoJSON: what its numbers are: pixels of the picture; picture, the coordinate system of each
             picture; lat-lon, latitude before longitude; or a system such as EPSG:32633. auto: the file's own member
             crs, else longitude and latitude; pixels for QuPath, and for pictures without a georeference.

@@ -85,6 +85,7 @@ class LayoutOptions:
     person_box: str = "full"
     coordinates: str = "auto"
     empty_classes: tuple[str, ...] = ()
+    run_lengths: str = "auto"
     takes: Callable[[str], bool] = is_image_name
     takes_scan: Callable[[str], bool] = is_scan_name
     source_splits: bool = True
@@ -378,7 +379,7 @@ def _is_plain(example: SourceExample) -> bool:
         and example.split.isascii()
         and (example.label or "").isascii()
         and (example.group or "").isascii()
-        and not (example.boxes or example.labels or example.mask or example.class_masks)
+        and not (example.boxes or example.labels or example.mask or example.class_masks or example.class_runs)
         and not (example.members or example.channels or example.more_masks)
         and not (example.problem or example.notes or example.bad_objects)
     )
@@ -411,6 +412,8 @@ def _texts(example: SourceExample) -> Iterator[tuple[str, str]]:
         yield "group", example.group
     for label in (*example.classes, *(box.label for box in example.boxes or ())):
         yield "class", label
+    for name, _ in example.class_runs or ():
+        yield "class", name
     for name, path in example.class_masks:
         yield "class", name
         yield "file name", path

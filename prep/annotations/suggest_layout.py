@@ -25,6 +25,7 @@ from halofeed.prep.annotations.layout_hints import (
     read_heads,
     unpack_advice,
 )
+from halofeed.prep.annotations.run_length_columns import holds_run_lengths
 from halofeed.prep.annotations.table_forms import GOOGLE_SETS, METADATA_NAMES, WHEAT_COLUMNS
 from halofeed.prep.annotations.unknown_annotations import describe_annotations
 from halofeed.prep.formats.volume.reading_options import ARRAY_ADVICE
@@ -597,6 +598,14 @@ def _detect_table(files: ListedFiles, paths: Sequence[str]) -> Hint | None:
     return _detect_metadata(files, paths) or _detect_plain_table(files, paths)
 
 
+def _detect_run_lengths(files: ListedFiles, paths: Sequence[str]) -> Hint | None:
+    """Detect tables with a column of run lengths."""
+    for path, text in read_heads(files, paths, ".csv", ".tsv"):
+        if holds_run_lengths(text):
+            return hint_of_layout(f"{path} is a table of run lengths", "run-lengths")
+    return None
+
+
 def _detect_metadata(files: ListedFiles, paths: Sequence[str]) -> Hint | None:
     """Detect the tables of Hugging Face image folders, in any folder."""
     metadata = [path for path in paths if basename(path) in METADATA_NAMES]
@@ -660,6 +669,7 @@ _DETECTORS: tuple[Callable[[ListedFiles, Sequence[str]], Hint | None], ...] = (
     _detect_volume,
     _detect_array,
     _detect_cityscapes,
+    _detect_run_lengths,
     _detect_masks,
     _detect_table,
     _detect_container,

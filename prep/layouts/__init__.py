@@ -26,6 +26,7 @@ from halofeed.prep.layouts import (
     nnunet,
     pairs,
     visdrone,
+    run_length_table,
     voc,
     yolo,
 )
@@ -150,6 +151,14 @@ LAYOUTS: dict[str, Layout] = {
             takes_volumes=False,
             has_masks=True,
             keeps=("corners",),
+        ),
+        Layout(
+            name="run-lengths",
+            tasks=("detection", "segmentation"),
+            summary="Kaggle's tables of run lengths: ImageId[_ClassId],EncodedPixels",
+            list_references=run_length_table.list_references,
+            has_masks=True,
+            takes_volumes=False,
         ),
         Layout(
             name="geojson",

@@ -115,6 +115,8 @@ class SourceExample:
             too, None means an example for prediction only.
         more_masks: segmentation: further label files of the same image, to be merged with `mask`.
         class_masks: segmentation: (class name, file) if each class has its own mask.
+        class_runs: segmentation: (class name, run lengths in COCO's form) of each mask that the annotations hold; a
+            class may have several. () if the picture shows no class, and None if it has no such annotation.
         segments: segmentation: (id, value of its class) of each segment of `mask`, a picture whose colors are the ids
             R + 256 G + 65536 B; () if the values of `mask` are classes.
         members: sorted files of a DICOM series; () for an image that is the file `source`.
@@ -149,6 +151,7 @@ class SourceExample:
     mask: str | None = None
     more_masks: tuple[str, ...] = ()
     class_masks: tuple[tuple[str, str], ...] = ()
+    class_runs: tuple[tuple[str, Any], ...] | None = None
     segments: tuple[tuple[int, int], ...] = ()
     members: tuple[str, ...] = ()
     mask_members: tuple[tuple[str, tuple[str, ...]], ...] = ()
@@ -203,7 +206,7 @@ class SourceExample:
     @property
     def is_labelled(self) -> bool:
         """True if a segmentation example has labels; an example without labels is for prediction only."""
-        return self.mask is not None or bool(self.class_masks)
+        return self.mask is not None or bool(self.class_masks) or self.class_runs is not None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -107,10 +107,11 @@ EXCEPTIONS: dict[str, str] = {
     **dict.fromkeys(
         (
             "prep/layouts/coco.py: {}: its annotations have no boxes and no outlines, and give each image",
-            "prep/layouts/coco.py: {}: its annotations are objects, and no classes of images: take --task",
+            "prep/layouts/coco.py: ; --task classification takes the classes of all pictures",
             "prep/layouts/image_table.py: {} with one image per row, or also {} with one box per row; image,label",
         ),
-        "tests/prep/layouts/test_foreign_annotations.py and test_advice_of_cases.py type it",
+        "tests/prep/layouts/test_foreign_annotations.py, test_layout_picture_classes.py or test_advice_of_cases.py "
+        "types it",
     ),
     **dict.fromkeys(
         (
