@@ -594,10 +594,9 @@ class VolumeConverter:
 
     def _least(self, image: Voxels) -> tuple[float, ...]:
         """Return the background of each channel of [depth, height, width, channel], see `_ScanFacts.least`."""
-        count = image.shape[3]
+        count = int(image.shape[3])
         if count == 1 or self.recipe.channel_grid == "refuse":
-            least = float(in_memory_order(image)[0].min())
-            return (least,) * count
+            return tuple([float(in_memory_order(image)[0].min())] * count)
         # Air of a CT, -1000, is no value of the PET beside it.
         return tuple(float(image[..., at].min()) for at in range(count))
 
