@@ -144,7 +144,7 @@ def convert(
     window_percentiles: Sequence[float] = (),
     normalize: str | None = None,
     mask_grid: Literal['refuse', 'resample', 'voxels'] = 'refuse',
-    channel_grid: Literal['refuse', 'resample'] = 'refuse',
+    channel_grid: str = 'refuse',
     mask_grid_tolerance: float = 0.05,
     mask_references: Literal['check', 'ignore'] = 'check',
     class_overlap: Literal['refuse', 'last', 'first', 'channels'] = 'refuse',
@@ -372,9 +372,10 @@ def convert(
             it. See normalize_like.
         mask_grid: a mask on another grid than its scan is refused, or resampled onto it; voxels: a mask of the scan's
             stored shape is used voxel by voxel, for masks whose affine was lost, and others are refused.
-        channel_grid: a further channel on another grid than the first (PET and CT, ADC and T2) is refused, or
-            resampled onto the first one's grid by linear interpolation; voxels that it does not cover get its
-            smallest value.
+        channel_grid: refuse: a further channel on another grid than the first (PET and CT, ADC and T2) is refused;
+            resample: it is brought onto the first one's grid by linear interpolation (few whole numbers in areas, as
+            labels: nearest voxel), and voxels that it does not cover get its background; resample:NAME takes the grid
+            of another channel: the part of its file's name that others lack, e.g. resample:CT, or its number from 0.
         mask_grid_tolerance: largest offset of a mask, or a further channel, from its scan's grid along each axis, as
             a fraction of a voxel below 0.5; within it the offset is ignored.
         mask_references: a SEG or RTSTRUCT that refers to other images, another series or another frame of reference
@@ -578,7 +579,7 @@ def dry_run(
     window_percentiles: Sequence[float] = (),
     normalize: str | None = None,
     mask_grid: Literal['refuse', 'resample', 'voxels'] = 'refuse',
-    channel_grid: Literal['refuse', 'resample'] = 'refuse',
+    channel_grid: str = 'refuse',
     mask_grid_tolerance: float = 0.05,
     mask_references: Literal['check', 'ignore'] = 'check',
     class_overlap: Literal['refuse', 'last', 'first', 'channels'] = 'refuse',
@@ -805,9 +806,10 @@ def dry_run(
             it. See normalize_like.
         mask_grid: a mask on another grid than its scan is refused, or resampled onto it; voxels: a mask of the scan's
             stored shape is used voxel by voxel, for masks whose affine was lost, and others are refused.
-        channel_grid: a further channel on another grid than the first (PET and CT, ADC and T2) is refused, or
-            resampled onto the first one's grid by linear interpolation; voxels that it does not cover get its
-            smallest value.
+        channel_grid: refuse: a further channel on another grid than the first (PET and CT, ADC and T2) is refused;
+            resample: it is brought onto the first one's grid by linear interpolation (few whole numbers in areas, as
+            labels: nearest voxel), and voxels that it does not cover get its background; resample:NAME takes the grid
+            of another channel: the part of its file's name that others lack, e.g. resample:CT, or its number from 0.
         mask_grid_tolerance: largest offset of a mask, or a further channel, from its scan's grid along each axis, as
             a fraction of a voxel below 0.5; within it the offset is ignored.
         mask_references: a SEG or RTSTRUCT that refers to other images, another series or another frame of reference

@@ -26,9 +26,9 @@ class FindingName(StrEnum):
     CENTER_OF_ROTATION = ("center of rotation is ignored",
         "The header has another center; the axes rotate about the first voxel.")
     CHANNEL_ON_ANOTHER_GRID = ("channel on another grid",
-        "A further channel lies on another grid than the first; an option said to resample it.")
+        "A channel lies on another grid than the first, or the named one; an option said to resample it.")
     CHANNEL_SMALLER = ("channel covers less than the first",
-        "A resampled channel ends within the first scan; voxels beyond it got its smallest value.")
+        "A resampled channel ends within the other scan; voxels beyond it got its background.")
     CLASSES_LEFT_OUT = ("classes left out by choice",
         "The class selection drops these labels; their voxels are background.")
     CLASSES_NOT_IN_LABEL = ("classes that the label does not name",

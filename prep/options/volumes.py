@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar, Literal, cast
@@ -151,9 +152,10 @@ class VolumeOptions:
     )
     channel_grid: str = option(
         "refuse",
-        "a further channel on another grid than the first (PET and CT, ADC and T2) is refused, or resampled onto the "
-        "first one's grid by linear interpolation; voxels that it does not cover get its smallest value",
-        choices=("refuse", "resample"),
+        "refuse: a further channel on another grid than the first (PET and CT, ADC and T2) is refused; resample: it is "
+        "brought onto the first one's grid by linear interpolation (few whole numbers in areas, as labels: nearest "
+        "voxel), and voxels that it does not cover get its background; resample:NAME takes the grid of another "
+        "channel: the part of its file's name that others lack, e.g. resample:CT, or its number from 0",
         omitted=True,
     )
     mask_grid_tolerance: float = option(
@@ -406,7 +408,11 @@ class VolumeOptions:
                 not 0 <= self.mask_grid_tolerance < MAX_GRID_TOLERANCE_VOXELS,
                 f"--mask-grid-tolerance {self.mask_grid_tolerance:g}: expected a share of a voxel, 0 to below "
                 f"{MAX_GRID_TOLERANCE_VOXELS:g}; --mask-grid resample takes masks that lie further off",
-            )
+            ),
+            (
+                not re.fullmatch(r"refuse|resample(:.+)?", self.channel_grid),
+                f"--channel-grid {self.channel_grid}: expected refuse, resample, or resample:NAME such as resample:CT",
+            ),
         )
         yield from self._scale_problems()
         yield from self._series_problems()
