@@ -69,6 +69,8 @@ class LayoutOptions:
     task: str | None = None
     box_origin: int | None = None
     box_units: str = "auto"
+    scan_box_units: str = "auto"
+    min_readers: int = 1
     box_form: str = "auto"
     ignore_columns: tuple[str, ...] = ()
     annotation_grid: str = "auto"
@@ -213,6 +215,7 @@ class Layout:
             values or shares one; otherwise returns {}.
         takes_clips: whether its images can be clips.
         takes_volumes: whether its images for segmentation can be volumes.
+        takes_scan_boxes: whether its boxes are in volumes; those of other layouts are in pictures.
         has_containers: whether it reads container files, whose class numbers --label-map may name.
         in_parts: functions that list it in parts, with the same examples as `list_references`.
     """
@@ -236,6 +239,7 @@ class Layout:
     regions: Callable[[SourceFiles, str | None], Mapping[str, tuple[int, ...]]] | None = None
     takes_clips: bool = False
     takes_volumes: bool = True
+    takes_scan_boxes: bool = False
     has_containers: bool = False
     in_parts: PartwiseListing | None = None
 

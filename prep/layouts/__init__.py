@@ -22,11 +22,15 @@ from halofeed.prep.layouts import (
     geojson,
     image_table,
     json_tools,
+    lidc,
+    luna16,
     msd,
+    nndetection,
     nnunet,
     pairs,
     visdrone,
     run_length_table,
+    scan_boxes,
     voc,
     yolo,
 )
@@ -38,6 +42,7 @@ from halofeed.system.wording import did_you_mean
 __all__ = ["LAYOUTS", "Layout", "LayoutOptions", "SourceExample", "find_layout"]
 
 _SEGMENTATION = ("segmentation",)
+_DETECTION = ("detection",)
 _ALL = ("classification", "detection", "segmentation")
 
 
@@ -242,6 +247,35 @@ LAYOUTS: dict[str, Layout] = {
             summary="DICOM series in folders, each with a SEG, an RTSTRUCT or a NIfTI mask, or with none",
             list_references=dicom.list_references,
             label_values=dicom.label_values,
+        ),
+        Layout(
+            name="scan-boxes",
+            tasks=_DETECTION,
+            summary="a table of boxes or spheres in volumes: filename[,class], xmin to zmax, or x,y,z,diameter",
+            list_references=scan_boxes.list_references,
+            takes_scan_boxes=True,
+        ),
+        Layout(
+            name="luna16",
+            tasks=_DETECTION,
+            summary="LUNA16: annotations.csv with nodules in mm, scans (.mhd) in subset0 to subset9",
+            list_references=luna16.list_references,
+            takes_scan_boxes=True,
+        ),
+        Layout(
+            name="lidc",
+            tasks=_DETECTION,
+            summary="LIDC-IDRI: DICOM series with XML of up to four readers",
+            list_references=lidc.list_references,
+            takes_scan_boxes=True,
+        ),
+        Layout(
+            name="nndetection",
+            tasks=_DETECTION,
+            summary="nnDetection: imagesTr/CASE_0000, labelsTr/CASE with numbered objects and CASE.json",
+            list_references=nndetection.list_references,
+            channel_names=nndetection.channel_names,
+            takes_scan_boxes=True,
         ),
     )
 }

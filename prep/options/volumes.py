@@ -185,6 +185,23 @@ class VolumeOptions:
         choices=("refuse", "merge"),
         needs=of_layouts("pairs", "dicom"),
     )
+    scan_box_units: str = option(
+        "auto",
+        "scan-boxes: unit of the boxes: voxels (continuous, x along the file's fastest axis), mm-ras (to the right, "
+        "anterior and superior, as in NIfTI) or mm-lps (left, posterior, superior, as in DICOM and ITK); auto takes "
+        "the only one in which they lie in their scans",
+        choices=("auto", "voxels", "mm-ras", "mm-lps"),
+        needs=of_layouts("scan-boxes"),
+        omitted="auto",
+    )
+    min_readers: int = option(
+        1,
+        "LIDC: a nodule that fewer readers outlined is flagged as ignored (is_crowd), so that it is neither learned nor "
+        "counted as background; --boxes-crowd drop leaves it out",
+        least=1,
+        needs=of_layouts("lidc"),
+        omitted=1,
+    )
     refuse_flaws: tuple[str, ...] = option(
         (), f"DICOM: refuse a series with any of these flaws instead of correcting it: {', '.join(FLAWS)}"
     )

@@ -60,6 +60,9 @@ class Box:
             object without other corners than those of its box. `box_corners` gives those of both.
         is_region: an ignored region, whose label says nothing. Layouts write one like an object, so that it gets the
             units and the origin of the others, and `with_regions_apart` moves it to `SourceExample.ignored_regions`.
+        zmin, zmax: the same along the third axis of a volume; None for an object of a picture.
+        space: for a volume, what the coordinates are, see `halofeed.prep.geometry.volume_boxes.SPACES`.
+        instance: value of the object's voxels in `SourceExample.mask`, which then gives its box; None without one.
     """
 
     ymin: float
@@ -80,6 +83,10 @@ class Box:
     turned_share: float | None = None
     lost_parts: int = 0
     corners: tuple[float, ...] = ()
+    zmin: float | None = None
+    zmax: float | None = None
+    space: str | None = None
+    instance: int | None = None
     is_region: bool = False
 
 
@@ -118,7 +125,7 @@ class SourceExample:
         class_runs: segmentation: (class name, run lengths in COCO's form) of each mask that the annotations hold; a
             class may have several. () if the picture shows no class, and None if it has no such annotation.
         segments: segmentation: (id, value of its class) of each segment of `mask`, a picture whose colors are the ids
-            R + 256 G + 65536 B; () if the values of `mask` are classes.
+            R + 256 G + 65536 B, or a volume that numbers objects; () if the values of `mask` are classes.
         members: sorted files of a DICOM series; () for an image that is the file `source`.
         volume: for a DICOM series with several scans: number of this scan from 1, number of scans, and
             the difference between them. `members` are the files of this scan, or of all scans if they share a file.
