@@ -354,7 +354,7 @@ def _image_words(elements: Elements) -> tuple[str, ...]:
 
 def _image(header: DicomHeader) -> tuple[PixelFormat, PixelLocation | None, tuple[DicomFrame, ...]]:
     """Return the storage format of an image's pixels, their location, and the frames."""
-    return _format(header.elements, header.pixels), header.pixels, _frames(header.elements)
+    return pixel_format(header.elements, header.pixels), header.pixels, _frames(header.elements)
 
 
 def _identity_of(elements: Elements, policy: SeriesPolicy) -> tuple[bytes, ...]:
@@ -525,7 +525,12 @@ def _nuclear_volumes(elements: Elements, count: int) -> list[Mapping[str, float]
     return [{name: values[at] for name, values in several.items()} for at in range(count)]
 
 
-def _format(elements: Elements, pixels: headers.PixelLocation | None) -> PixelFormat:
+def pixel_format(elements: Elements, pixels: headers.PixelLocation | None) -> PixelFormat:
+    """Return the storage format of the pixels that a header states.
+
+    Raises:
+        SourceError: an element is missing, or contradicts another.
+    """
     allocated = integer(elements, headers.BITS_ALLOCATED)
     stored = integer(elements, headers.BITS_STORED, allocated)
     high = integer(elements, headers.HIGH_BIT, stored - 1)
