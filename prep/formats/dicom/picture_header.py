@@ -120,6 +120,14 @@ def read_picture_header(data: bytes, *, complete: bool = True) -> tuple[PictureH
     )
 
 
+def size_of_head(head: bytes) -> tuple[int, int] | None:
+    """Return the (height, width) of a picture from the first bytes of its file; None if they do not tell."""
+    try:
+        return read_picture_header(head, complete=False)[0].stored.size
+    except (headers.HeaderContinuesError, SourceError):
+        return None
+
+
 def other_kind(elements: Elements, *, has_pixels: bool) -> str | None:
     """Return the kind of an object that is no picture, such as "report"; None for a picture.
 

@@ -44,6 +44,12 @@ def _open_dicom(data: bytes) -> OpenedImage:
     return open_dicom(data)
 
 
+def _dicom_size(head: bytes) -> Size | None:
+    from halofeed.prep.formats.dicom.picture_header import size_of_head  # takes 0.1 s
+
+    return size_of_head(head)
+
+
 # Format name: (first bytes of a file, function that opens it). A "." in a pattern matches any byte.
 FORMATS: dict[str, tuple[tuple[bytes, ...], Callable[[bytes], OpenedImage]]] = {
     "jpeg": ((START_OF_IMAGE + b"\xff",), open_jpeg),
@@ -117,8 +123,11 @@ def size_and_orientation(head: bytes) -> tuple[Size, int] | None:
         name = sniff(head)
     except SourceError:
         return (0, 0), 1
-    if name in ("gif", "bmp", "dicom"):  # they have no EXIF data
+    if name in ("gif", "bmp"):  # they have no EXIF data
         return (0, 0), 1
+    if name == "dicom":
+        size = _dicom_size(head)
+        return None if size is None else (size, 1)
     # The size is in the first chunk; reading the header would check the checksums of all chunks.
     if name == "png" and b"eXIf" not in head:
         return (int.from_bytes(head[20:24], "big"), int.from_bytes(head[16:20], "big")), 1
@@ -140,6 +149,15 @@ def open_picture(data: bytes, options: ReadOptions, frame: int = 0) -> OpenedIma
     """
     opened = FORMATS[sniff(data)][1](data)
     return opened if opened.opened_for is None else opened.opened_for(options, frame)
+
+
+def frames_of(data: bytes) -> int:
+    """Return the number of frames of a file that are pictures of their own: those of DICOM; 1 for other formats.
+
+    Raises:
+        SourceError: the header of a DICOM file is damaged.
+    """
+    return FORMATS["dicom"][1](data).frames if is_dicom(data) else 1
 
 
 def open_header(data: bytes) -> OpenedImage | None:
