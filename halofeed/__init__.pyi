@@ -359,7 +359,8 @@ def convert(
         slice_wise: use the nearest slice across thick slices, as nnU-Net does; auto: if the slice spacing is over 3
             times the spacing within the slice.
         window: a window in HU by name (abdomen, bone, brain, liver, lung, mediastinum) or as center/width, e.g.
-            40/400.
+            40/400; DICOM pictures: the number or the explanation of one of the file's own windows or VOI LUTs, e.g. 2
+            (default: the first), center/width, or none for all values.
         window_hu: the window's low and high end, e.g. -160,240.
         window_unit: unit of window and window_hu: hu refuses a scan whose values are not Hounsfield units (MR, a CT
             without rescale, a file that states no unit and has no value below -50); any applies the window to every
@@ -793,7 +794,8 @@ def dry_run(
         slice_wise: use the nearest slice across thick slices, as nnU-Net does; auto: if the slice spacing is over 3
             times the spacing within the slice.
         window: a window in HU by name (abdomen, bone, brain, liver, lung, mediastinum) or as center/width, e.g.
-            40/400.
+            40/400; DICOM pictures: the number or the explanation of one of the file's own windows or VOI LUTs, e.g. 2
+            (default: the first), center/width, or none for all values.
         window_hu: the window's low and high end, e.g. -160,240.
         window_unit: unit of window and window_hu: hu refuses a scan whose values are not Hounsfield units (MR, a CT
             without rescale, a file that states no unit and has no value below -50); any applies the window to every

@@ -94,6 +94,7 @@ class LayoutOptions:
     needs_groups: bool = False
     group_column: str | None = None
     split_folders: bool | None = None
+    fit: str = "crop-or-pad"
     folders_are_classes: bool = False
     image_pattern: str | None = None
     label_pattern: str | None = None

@@ -10,13 +10,11 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import islice
 from posixpath import basename, splitext
 
 from halofeed.prep.annotations.contract import is_split_name
+from halofeed.prep.annotations.dicom_evidence import PICTURE, find_dicom, hint_of_dicom, images_of
 from halofeed.prep.annotations.layout_hints import (
-    HEAD_BYTES,
-    MAX_OPENED,
     Hint,
     ListedFiles,
     hint_of_layout,
@@ -32,10 +30,10 @@ from halofeed.prep.formats.volume.reading_options import ARRAY_ADVICE
 from halofeed.prep.sources.containers import UNPACK_COMMANDS, container_kind, unpack_command
 from halofeed.prep.sources.file_names import (
     ARRAY_EXTENSIONS,
-    DICOM_EXTENSIONS,
     VOLUME_FILE_EXTENSIONS,
     extension_of,
     is_image_name,
+    is_still_name,
 )
 from halofeed.prep.sources.files import SourceFiles, pointer_kind
 from halofeed.system.errors import AnnotationsError, SourceError
@@ -193,7 +191,7 @@ def find_hints(files: ListedFiles, named: str | None = None) -> Iterator[Hint]:
     # The user's file is the question; others may belong to another set.
     if named is not None:
         files = _FileSubset(files, [named])  # the folder may contain any number of other files
-    others = [path for path in files.sizes() if not is_image_name(path)]
+    others = [path for path in files.sizes() if not is_still_name(path)]
     return filter(None, (detect(files, others) for detect in _DETECTORS))
 
 
@@ -270,7 +268,7 @@ def add_hint(error: AnnotationsError, files: SourceFiles, own: str, named: str |
 
 
 def _images(files: ListedFiles) -> Iterator[str]:
-    return filter(is_image_name, files.sizes())
+    return iter(images_of(files))
 
 
 def _holds_several_classes(files: ListedFiles) -> bool:
@@ -449,41 +447,9 @@ def _foreign_table(path: str, head: _TableHead) -> Hint | None:
 
 
 def _detect_dicom(files: ListedFiles, paths: Sequence[str]) -> Hint | None:
-    # Two files of a series are enough of those that have the extension.
-    named = [path for path in paths if path.lower().endswith(DICOM_EXTENSIONS)]
-    # Names may end in a UID, whose last part is a number.
-    unnamed = [path for path in paths if re.search(r"(^|/)[^./]+$|\.(\d+|img)$", path, re.IGNORECASE)]
-    for path in islice((*named[:2], *unnamed), MAX_OPENED):
-        try:
-            if files.head(path, 132)[128:] == b"DICM":  # DICOM PS3.10 7.1
-                return hint_of_dicom(files, path)
-        except SourceError:
-            continue
-    return None
-
-
-_META_BYTES = 1024
-
-
-def hint_of_dicom(files: ListedFiles, path: str) -> Hint:
-    """Return the hint for a DICOM file: the layout dicom reads series, and single pictures are to be saved as PNG."""
-    from halofeed.prep.formats.dicom.header_fields import is_single_picture  # takes 0.1 s
-    from halofeed.prep.formats.dicom.sop_classes import SINGLE_PICTURE_ADVICE, SLIDE_CLASS
-
-    head = files.head(path, HEAD_BYTES)
-    # The class is in the file meta information (PS3.10, 7.1), before any text that could hold the same digits.
-    if re.search(rb"%b(?![\d.])" % re.escape(SLIDE_CLASS).encode(), head[:_META_BYTES]):
-        return Hint(
-            what=f"{path} is a DICOM slide",
-            layouts=("folders",),
-            fix="take --fit tiles --height 1024 --width 1024, which cuts it into records",
-        )
-    # A radiograph or photograph in DICOM has no position, so that it is no slice of a volume.
-    if is_single_picture(head):
-        return Hint(
-            what=f"{path} is a DICOM picture, no slice", layouts=("dicom",), fix=SINGLE_PICTURE_ADVICE
-        )
-    return hint_of_layout(f"{path} is DICOM", "dicom", more=_STATIC_SHAPE)
+    """Detect series and slides; single pictures are images like others, and show no layout."""
+    found = find_dicom(files)
+    return None if found is None or found[1] == PICTURE else hint_of_dicom(files, found[0])
 
 
 def _detect_bids(files: ListedFiles, paths: Sequence[str]) -> Hint | None:
