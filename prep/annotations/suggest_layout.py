@@ -10,13 +10,11 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import islice
 from posixpath import basename, splitext
 
 from halofeed.prep.annotations.contract import is_split_name
+from halofeed.prep.annotations.dicom_evidence import PICTURE, find_dicom, hint_of_dicom, images_of
 from halofeed.prep.annotations.layout_hints import (
-    HEAD_BYTES,
-    MAX_OPENED,
     Hint,
     ListedFiles,
     hint_of_layout,
@@ -32,10 +30,10 @@ from halofeed.prep.formats.volume.reading_options import ARRAY_ADVICE
 from halofeed.prep.sources.containers import UNPACK_COMMANDS, container_kind, unpack_command
 from halofeed.prep.sources.file_names import (
     ARRAY_EXTENSIONS,
-    DICOM_EXTENSIONS,
     VOLUME_FILE_EXTENSIONS,
     extension_of,
     is_image_name,
+    is_still_name,
 )
 from halofeed.prep.sources.files import SourceFiles, pointer_kind
 from halofeed.system.errors import AnnotationsError, SourceError
@@ -47,7 +45,7 @@ _TEXT_LABELS = {
         re.compile(rf"(?=.*\.)\s*\d+({_NUMBER}){{4,}}\s*"),
     ),  # a grid of classes has no shares
     "a KITTI label": ("kitti", re.compile(rf"\s*[A-Za-z_]+({_NUMBER}){{14,15}}\s*")),
-    "a VisDrone label": (None, re.compile(r"\s*-?\d+(\s*,\s*-?\d+){7}\s*,?\s*")),
+    "a VisDrone label": ("visdrone", re.compile(r"\s*-?\d+(\s*,\s*-?\d+){7}\s*,?\s*")),
     "a DOTA label": ("dota", re.compile(rf"\s*[-+.\deE]+({_NUMBER}){{7}}\s+(\S+\s+[0-2]|[A-Za-z]\S*)\s*")),
 }
 """Layout that reads a text file that accompanies an image, None if there is none, and the form of each line."""
@@ -73,10 +71,12 @@ _MARKS: Mapping[str, tuple[tuple[str, str | None, tuple[str, ...]], ...]] = {
                 r'|"result"\s*:\s*\[.*"(from|to)_name"\s*:',
             ),
         ),
-        ("BDD100K's", None, ('"box2d"',)),
+        ("BDD100K's, or Scalabel's", "bdd100k", (r'"(box2d|poly2d)"\s*:',)),
+        ("Cityscapes'", "cityscapes", ('"imgHeight"', '"imgWidth"', '"objects"')),
         ("COCO's, panoptic", "coco", (r'"segments_info"\s*:',)),
         ("GeoJSON", "geojson", (r'"type"\s*:\s*"Feature(Collection)?"', '"(geometry|features)"')),
     ),
+    ".odgt": (("CrowdHuman's", "crowdhuman", ('"gtboxes"',)),),
     ".geojson": (("GeoJSON", "geojson", ('"(features|geometry)"',)),),
     ".xml": (
         (
@@ -137,7 +137,11 @@ _FOREIGN_BYTES = {
 """First bytes of files that are no tables, and what to do about each."""
 _STATIC_SHAPE = " with --depth, --height and --width"
 _TOOL_LAYOUTS = frozenset(
-    ("labelme", "cvat", "createml", "kitti", "dota", "via", "label-studio", "supervisely", "wider")
+    (
+        *("labelme", "cvat", "createml", "kitti", "dota", "via", "label-studio", "supervisely", "wider"),
+        *("visdrone", "crowdhuman"),
+        *("cityscapes", "bdd100k"),
+    )
 )
 """Layouts of annotation tools: their files belong to no other layout, so that each error of another names them."""
 _MASK_FOLDER = re.compile(
@@ -155,6 +159,8 @@ _CONTAINERS = {
     "tfrecord": ("a TFRecord file", "tfrecord"),
 }
 """Description of each kind of container file, and the layout that reads it."""
+_LABEL_IDS = ("_labelIds.png", "_labelTrainIds.png")
+"""Ends of the names of label images that the scripts of Cityscapes draw."""
 _IMAGE_FOLDER = re.compile(r"((?:JPEG)?images?|imgs?)(tr|ts)?", re.IGNORECASE)
 
 
@@ -185,7 +191,7 @@ def find_hints(files: ListedFiles, named: str | None = None) -> Iterator[Hint]:
     # The user's file is the question; others may belong to another set.
     if named is not None:
         files = _FileSubset(files, [named])  # the folder may contain any number of other files
-    others = [path for path in files.sizes() if not is_image_name(path)]
+    others = [path for path in files.sizes() if not is_still_name(path)]
     return filter(None, (detect(files, others) for detect in _DETECTORS))
 
 
@@ -262,7 +268,7 @@ def add_hint(error: AnnotationsError, files: SourceFiles, own: str, named: str |
 
 
 def _images(files: ListedFiles) -> Iterator[str]:
-    return filter(is_image_name, files.sizes())
+    return iter(images_of(files))
 
 
 def _holds_several_classes(files: ListedFiles) -> bool:
@@ -441,41 +447,9 @@ def _foreign_table(path: str, head: _TableHead) -> Hint | None:
 
 
 def _detect_dicom(files: ListedFiles, paths: Sequence[str]) -> Hint | None:
-    # Two files of a series are enough of those that have the extension.
-    named = [path for path in paths if path.lower().endswith(DICOM_EXTENSIONS)]
-    # Names may end in a UID, whose last part is a number.
-    unnamed = [path for path in paths if re.search(r"(^|/)[^./]+$|\.(\d+|img)$", path, re.IGNORECASE)]
-    for path in islice((*named[:2], *unnamed), MAX_OPENED):
-        try:
-            if files.head(path, 132)[128:] == b"DICM":  # DICOM PS3.10 7.1
-                return hint_of_dicom(files, path)
-        except SourceError:
-            continue
-    return None
-
-
-_META_BYTES = 1024
-
-
-def hint_of_dicom(files: ListedFiles, path: str) -> Hint:
-    """Return the hint for a DICOM file: the layout dicom reads series, and single pictures are to be saved as PNG."""
-    from halofeed.prep.formats.dicom.header_fields import is_single_picture  # takes 0.1 s
-    from halofeed.prep.formats.dicom.sop_classes import SINGLE_PICTURE_ADVICE, SLIDE_CLASS
-
-    head = files.head(path, HEAD_BYTES)
-    # The class is in the file meta information (PS3.10, 7.1), before any text that could hold the same digits.
-    if re.search(rb"%b(?![\d.])" % re.escape(SLIDE_CLASS).encode(), head[:_META_BYTES]):
-        return Hint(
-            what=f"{path} is a DICOM slide",
-            layouts=("folders",),
-            fix="take --fit tiles --height 1024 --width 1024, which cuts it into records",
-        )
-    # A radiograph or photograph in DICOM has no position, so that it is no slice of a volume.
-    if is_single_picture(head):
-        return Hint(
-            what=f"{path} is a DICOM picture, no slice", layouts=("dicom",), fix=SINGLE_PICTURE_ADVICE
-        )
-    return hint_of_layout(f"{path} is DICOM", "dicom", more=_STATIC_SHAPE)
+    """Detect series and slides; single pictures are images like others, and show no layout."""
+    found = find_dicom(files)
+    return None if found is None or found[1] == PICTURE else hint_of_dicom(files, found[0])
 
 
 def _detect_bids(files: ListedFiles, paths: Sequence[str]) -> Hint | None:
@@ -558,6 +532,12 @@ def _detect_vector_file(files: ListedFiles, paths: Sequence[str]) -> Hint | None
 
 def _lies_in(folders: re.Pattern[str], path: str) -> bool:
     return any(folders.fullmatch(folder) for folder in path.split("/")[:-1])
+
+
+def _detect_cityscapes(files: ListedFiles, paths: Sequence[str]) -> Hint | None:
+    """Detect label images that are named as those of Cityscapes' scripts."""
+    named = next((path for path in _images(files) if path.endswith(_LABEL_IDS)), None)
+    return None if named is None else hint_of_layout(f"{named} is named as in Cityscapes", "cityscapes")
 
 
 def _detect_masks(files: ListedFiles, paths: Sequence[str]) -> Hint | None:
@@ -646,6 +626,7 @@ _DETECTORS: tuple[Callable[[ListedFiles, Sequence[str]], Hint | None], ...] = (
     _detect_coco,
     partial(_detect_marks, extension=".geojson"),
     partial(_detect_marks, extension=".xml"),
+    partial(_detect_marks, extension=".odgt"),
     _detect_text_labels,
     _detect_yolo_yaml,
     _detect_wider_face,
@@ -653,6 +634,7 @@ _DETECTORS: tuple[Callable[[ListedFiles, Sequence[str]], Hint | None], ...] = (
     _detect_bids,
     _detect_volume,
     _detect_array,
+    _detect_cityscapes,
     _detect_run_lengths,
     _detect_masks,
     _detect_table,

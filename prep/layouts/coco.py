@@ -33,15 +33,19 @@ from halofeed.prep.annotations.written_boxes import (
     parse_flag,
     parse_number,
     rectangle_of,
+    region_of,
     usable_boxes,
     usable_parts,
     with_corners,
 )
 from halofeed.prep.layouts.coco_files import (
+    CROWD_KEYS,
     TURNED_SHARE,
     FileClasses,
     InstancesFile,
+    crowd_of,
     is_class_alone,
+    is_ignored,
     normalize_id,
     read_files,
     values_of_classes,
@@ -54,6 +58,7 @@ from halofeed.system.wording import plural
 _KNOWN_KEYS = frozenset(
     (
         *(TURNED_SHARE, "id", "image_id", "category_id", "bbox", "area", "iscrowd", "segmentation"),
+        "ignore",
         *("difficult", "truncated"),  # halofeed's own exports have them, and those of VOC's converters
     )
 )
@@ -61,9 +66,10 @@ _KNOWN_KEYS = frozenset(
 _IMAGE_KEYS = frozenset(("id", "file_name", "height", "width"))
 """Keys of an image entry that the reader uses; the others may name its group."""
 _KEPT = {"occluded": ("occluded", "attributes"), "keypoints": ("keypoints", "num_keypoints")}
-# COCO's key is iscrowd; is_crowd, isCrowd and crowd are read too.
-_CROWD = ("iscrowd", "crowd")
 _FLAGS = {0: False, 1: True}
+_IGNORED = (
+    "annotations with ignore are ignored regions: training and evaluation leave them out for every class"
+)
 _NO_OUTLINE = frozenset(("keypoints", "num_keypoints"))
 """Keys that have words of geometry in their names; --keep reads them, and without it no box is lost."""
 _CORNER_SIZE_MODES = (None, 1, "XYWH_ABS", "XYWH")
@@ -408,7 +414,7 @@ class _ObjectReader:
             size = declared_size(entry.get("height"), entry.get("width"))
         except SourceError as error:
             return replace(example, problem=error.args)
-        notes = example.notes
+        notes = example.notes + (_IGNORED,) * any(box.is_region for box in boxes)
         if self.skeletons is not None and boxes:
             notes += _notes_of(annotations, self.skeletons)
         return replace(example, boxes=boxes, declared_size=size, bad_objects=bad, notes=notes)
@@ -459,6 +465,9 @@ def _refuse_lost_annotations(
 def _box(annotation: dict[str, Any], names_by_id: dict[int, str], options: LayoutOptions) -> Box:
     what = f"annotation {annotation.get('id')}"
     bbox = _four_numbers(annotation.get("bbox"), what)
+    if is_ignored(annotation):
+        values = [parse_number(value, f"{what} bbox") for value in bbox]
+        return region_of(values, what, options, form="corner-size")
     # Few such annotations: of many, `_refuse_lost_categories` says that categories lacks entries.
     if annotation["category_id"] not in names_by_id:
         detail = f"{what}: category_id {annotation['category_id']!r} is no category of the file"
@@ -468,7 +477,7 @@ def _box(annotation: dict[str, Any], names_by_id: dict[int, str], options: Layou
     written = annotation.get("attributes")
     attributes = written if isinstance(written, dict) else {}
     turn = angle_of(attributes.get("rotation"), what, options)
-    is_crowd = parse_flag(_crowd_of(annotation), f"{what} iscrowd", _FLAGS)
+    is_crowd = parse_flag(crowd_of(annotation), f"{what} iscrowd", _FLAGS)
     occluded = annotation.get("occluded", attributes.get("occluded", 0))
     area = annotation.get("area")
     # A mask shows a turned object as it is, so only boxes need to be upright.
@@ -575,7 +584,7 @@ def _unread_keys(document: InstancesFile, options: LayoutOptions) -> tuple[str, 
     """
     _check_bbox_mode(document, options)
     read = set(_KNOWN_KEYS).union(*(keys for name, keys in _KEPT.items() if name in options.keep))
-    ignored = {*_CROWD, *map(normalize_name, options.ignore_columns)}
+    ignored = {*CROWD_KEYS, *map(normalize_name, options.ignore_columns)}
     # By spelling first: a file has millions of keys, and few spellings.
     spellings = {key for one in document.annotations for key in one} - read
     unread = sorted(key for key in spellings if normalize_name(key) not in ignored)
@@ -603,15 +612,6 @@ def _check_bbox_mode(document: InstancesFile, options: LayoutOptions) -> None:
             f"{document.file}: bbox_mode is {modes[0]!r}, not COCO's x, y, width, height; state with --box-form what "
             "bbox has"
         )
-
-
-def _crowd_of(annotation: Mapping[str, Any]) -> Any:
-    """Return the written flag that marks an object as a crowd; 0 if there is none."""
-    written = annotation.get("iscrowd")
-    # The exact key counts where a file has several spellings.
-    if written is None:
-        written = next((value for key, value in annotation.items() if normalize_name(key) in _CROWD), None)
-    return 0 if written is None else written
 
 
 def _check_form(document: InstancesFile, options: LayoutOptions) -> None:

@@ -15,9 +15,10 @@ from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from halofeed.prep.annotations.class_names import shorten_list
+from halofeed.prep.annotations.columns import normalize_name
 from halofeed.prep.annotations.contract import read_required, rejected_example, split_in_file_name
 from halofeed.prep.annotations.suggest_layout import layout_hint
 from halofeed.prep.annotations.written_boxes import MIN_BAD_OBJECTS, polygon_area, share_of_turned_rectangle
@@ -42,6 +43,7 @@ class FileClasses:
     file: str
     names_by_id: Mapping[int, str]
     used: frozenset[int]
+    only_ignored: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,6 +59,7 @@ class InstancesFile:
         annotations: annotation entries, with ids for comparisons.
         names_by_id: category names by id, without unused categories that conflict with others.
         used: ids of the categories that annotations have.
+        only_ignored: ids of the categories that only ignored regions have, which are no classes.
         categories: all categories, with ids for comparisons.
         label_images: panoptic files: name of the label image of each image, by the image's id for comparisons.
         outlined: number of annotations whose box is that of their outline.
@@ -77,11 +80,14 @@ class InstancesFile:
     outlined: int = 0
     classes_only: bool = False
     repeated_ids: frozenset[int | str] = frozenset()
+    only_ignored: frozenset[int] = frozenset()
 
     @property
     def classes(self) -> FileClasses:
         """Return the classes, which do not hold the annotations in memory."""
-        return FileClasses(file=self.file, names_by_id=self.names_by_id, used=self.used)
+        return FileClasses(
+            file=self.file, names_by_id=self.names_by_id, used=self.used, only_ignored=self.only_ignored
+        )
 
 
 def read_files(
@@ -248,7 +254,8 @@ def _read_document(
     written = [entry.get("category_id") for entry in objects]
     for entry in objects:
         entry["category_id"] = normalize_id(entry.get("category_id"))
-    used = {entry["category_id"] for entry in objects}
+    used = {entry["category_id"] for entry in objects if not is_ignored(entry)}
+    only_ignored = {entry["category_id"] for entry in objects} - used
     names_by_id = _names_by_id(name, lists["categories"], used)
     _refuse_lost_categories(name, written, objects, names_by_id)
     return InstancesFile(
@@ -262,6 +269,7 @@ def _read_document(
         annotations=tuple(objects),
         names_by_id=names_by_id,
         used=frozenset(identity for identity in names_by_id if identity in used),
+        only_ignored=frozenset(identity for identity in names_by_id if identity in only_ignored),
         categories=tuple({**one, "id": normalize_id(one.get("id"))} for one in lists["categories"]),
         label_images=pictures,
         outlined=outlined,
@@ -482,7 +490,7 @@ def _refuse_lost_categories(
     lost = [
         (one.get("id"), category)
         for one, category in zip(annotations, written, strict=True)
-        if one["category_id"] not in names_by_id
+        if one["category_id"] not in names_by_id and not is_ignored(one)
     ]
     many = len(lost) >= MIN_BAD_OBJECTS and len(lost) > _SHARE_LOST * len(annotations)
     # See _SHARE_LOST: dropping a class's objects would make background of them.
@@ -519,6 +527,33 @@ def _names_by_id(
     return dict(sorted(names_by_id.items()))
 
 
+# COCO's key is iscrowd; is_crowd, isCrowd and crowd are read too.
+CROWD_KEYS: Final = ("iscrowd", "crowd")
+
+
+def crowd_of(annotation: Mapping[str, Any]) -> Any:
+    """Return the written flag that marks an object as a crowd; 0 if there is none."""
+    written = annotation.get("iscrowd")
+    # The exact key counts where a file has several spellings.
+    if written is None:
+        written = next(
+            (value for key, value in annotation.items() if normalize_name(key) in CROWD_KEYS), None
+        )
+    return 0 if written is None else written
+
+
+def is_ignored(annotation: Mapping[str, Any]) -> bool:
+    """Return whether an annotation is an ignored region: it has `ignore`, and is no crowd, which has a class.
+
+    COCO has no such key. The evaluations of CityPersons (eval_MR_multisetup.py) and TinyPerson (cocoeval.py) neither
+    require nor count detections of such objects; pycocotools overwrites the key by iscrowd.
+
+    >>> [is_ignored(one) for one in ({"ignore": 1}, {"ignore": 0}, {"ignore": True, "iscrowd": 1}, {})]
+    [True, False, False, False]
+    """
+    return annotation.get("ignore") in (1, "1", "true", "True") and crowd_of(annotation) in (0, "0", False)
+
+
 def values_of_classes(documents: Sequence[FileClasses]) -> dict[int, str]:
     """Return the category names of all files by value, in the order of their ids; values begin at 1.
 
@@ -538,7 +573,7 @@ def values_of_classes(documents: Sequence[FileClasses]) -> dict[int, str]:
     for document in documents:
         for identity, label in document.names_by_id.items():
             # Unused categories keep their place, so that class ids do not depend on which objects a subset has.
-            if label not in names_by_id.values():
+            if label not in names_by_id.values() and identity not in document.only_ignored:
                 names_by_id.setdefault(identity, label)
     names = dict.fromkeys(names_by_id[identity] for identity in sorted(names_by_id))
     return dict(enumerate(names, start=1))

@@ -309,7 +309,9 @@ def _refuse_one_level_too_deep(inside: Sequence[Sequence[str]], root: str) -> No
 
 
 def _has_slides(paths: Iterable[str], options: LayoutOptions) -> bool:
-    """Return whether DICOM files are pictures, which they are only as slides that are cut into tiles."""
+    """Return whether DICOM files are slides that are cut into tiles."""
+    if options.fit != "tiles":
+        return False
     return any(path.lower().endswith(".dcm") and options.takes(path) for path in paths)
 
 

@@ -21,7 +21,7 @@ from halofeed.prep.layouts.msd import (
 )
 from halofeed.prep.sources.example import SourceExample
 from halofeed.prep.sources.file_names import (
-    IMAGE_EXTENSIONS,
+    STILL_EXTENSIONS,
     SINGLE_FILE_EXTENSIONS,
     extension_of,
     is_document_name,
@@ -247,7 +247,7 @@ def _channels_of_files(dataset: _Dataset, images: SourceFiles) -> int:
     ending = dataset.file_ending
     paths = [path for path in _files(images, f"{dataset.below}imagesTr/") if path.endswith(ending)]
     # Only pictures hold several channels in one file; volumes have one file each.
-    if len(dataset.channels) != _COLORS or not paths or ending not in IMAGE_EXTENSIONS:
+    if len(dataset.channels) != _COLORS or not paths or ending not in STILL_EXTENSIONS:
         return 1
     if not all(path.endswith(f"_0000{ending}") for path in paths):
         return 1
@@ -341,7 +341,7 @@ def _read(annotations: SourceFiles, annotation_file: str | None) -> _Dataset:
         )
     names = document.part("channel_names", dict, '{"0": "CT", ...}')
     ending = document.part("file_ending", str, "such as .nii.gz")
-    known = (*SINGLE_FILE_EXTENSIONS, *IMAGE_EXTENSIONS)
+    known = (*SINGLE_FILE_EXTENSIONS, *STILL_EXTENSIONS)
     # nnU-Net takes any ending that one of its readers supports; these are those that are read here.
     if ending not in known:
         raise AnnotationsError(

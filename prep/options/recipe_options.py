@@ -384,6 +384,14 @@ class RecipeOptions(ClipOptions, VolumeOptions, TileOptions):
         needs=of_layouts("geojson", "run-lengths"),
         omitted=True,
     )
+    person_box: Literal["full", "visible", "head"] = option(
+        "full",
+        "CrowdHuman: the box of each person: the full body, which may extend beyond the picture, its visible part, or "
+        "the head",
+        choices=("full", "visible", "head"),
+        needs=of_layouts("crowdhuman"),
+        omitted="full",
+    )
     run_lengths: Literal["auto", "columns", "rows"] = option(
         "auto",
         "tables of run lengths: whether pixels count down the columns, as Kaggle's mostly do, or along the rows. auto: "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar, Literal, cast
@@ -117,9 +118,16 @@ class VolumeOptions:
     )
     window: str | None = option(
         None,
-        f"a window in HU by name ({', '.join(WINDOWS)}) or as center/width, e.g. 40/400",
+        f"a window in HU by name ({', '.join(WINDOWS)}) or as center/width, e.g. 40/400; DICOM pictures: the number or "
+        "the explanation of one of the file's own windows or VOI LUTs, e.g. 2 (default: the first), center/width, or "
+        "none for all values",
         brief="volumes: window by name, or as 40/400 (center/width)",
         group=SHAPE,
+        needs=Need(
+            "--depth, or DICOM pictures without --fit tiles",
+            lambda recipe: recipe.depth is not None or (recipe.frames is None and recipe.fit != "tiles"),
+            why="without {}; leave it out",
+        ),
     )
     window_hu: tuple[float, ...] = option((), "the window's low and high end, e.g. -160,240")
     window_unit: str = option(
@@ -151,9 +159,10 @@ class VolumeOptions:
     )
     channel_grid: str = option(
         "refuse",
-        "a further channel on another grid than the first (PET and CT, ADC and T2) is refused, or resampled onto the "
-        "first one's grid by linear interpolation; voxels that it does not cover get its smallest value",
-        choices=("refuse", "resample"),
+        "refuse: a further channel on another grid than the first (PET and CT, ADC and T2) is refused; resample: it is "
+        "brought onto the first one's grid by linear interpolation (few whole numbers in areas, as labels: nearest "
+        "voxel), and voxels that it does not cover get its background; resample:NAME takes the grid of another "
+        "channel: the part of its file's name that others lack, e.g. resample:CT, or its number from 0",
         omitted=True,
     )
     mask_grid_tolerance: float = option(
@@ -182,6 +191,23 @@ class VolumeOptions:
         "pairs, dicom: several label files (SEGs, RTSTRUCTs) of one image are refused, or merged in order of name",
         choices=("refuse", "merge"),
         needs=of_layouts("pairs", "dicom"),
+    )
+    scan_box_units: str = option(
+        "auto",
+        "scan-boxes: unit of the boxes: voxels (continuous, x along the file's fastest axis), mm-ras (to the right, "
+        "anterior and superior, as in NIfTI) or mm-lps (left, posterior, superior, as in DICOM and ITK); auto takes "
+        "the only one in which they lie in their scans",
+        choices=("auto", "voxels", "mm-ras", "mm-lps"),
+        needs=of_layouts("scan-boxes"),
+        omitted="auto",
+    )
+    min_readers: int = option(
+        1,
+        "LIDC: a nodule that fewer readers outlined is flagged as ignored (is_crowd), so that it is neither learned nor "
+        "counted as background; --boxes-crowd drop leaves it out",
+        least=1,
+        needs=of_layouts("lidc"),
+        omitted=1,
     )
     refuse_flaws: tuple[str, ...] = option(
         (), f"DICOM: refuse a series with any of these flaws instead of correcting it: {', '.join(FLAWS)}"
@@ -406,7 +432,11 @@ class VolumeOptions:
                 not 0 <= self.mask_grid_tolerance < MAX_GRID_TOLERANCE_VOXELS,
                 f"--mask-grid-tolerance {self.mask_grid_tolerance:g}: expected a share of a voxel, 0 to below "
                 f"{MAX_GRID_TOLERANCE_VOXELS:g}; --mask-grid resample takes masks that lie further off",
-            )
+            ),
+            (
+                not re.fullmatch(r"refuse|resample(:.+)?", self.channel_grid),
+                f"--channel-grid {self.channel_grid}: expected refuse, resample, or resample:NAME such as resample:CT",
+            ),
         )
         yield from self._scale_problems()
         yield from self._series_problems()
@@ -449,7 +479,7 @@ class VolumeOptions:
 
     def _scale_problems(self) -> Iterator[str]:
         """Yield a message for a window that cannot be read, and for --normalize."""
-        if (window := self.window) is not None:
+        if (window := self.window) is not None and not self.chooses_view():
             yield from refusal(lambda: _parse_window(window), "--window: ")
         # A mean and a deviation of each scan undo any window before them, except for its clipping.
         if self.normalize == SCAN and (self.window or self.window_hu or self.window_percentiles):
@@ -501,14 +531,18 @@ class VolumeOptions:
         """Return the window in HU that all scans share; None where there is none."""
         if self.window_hu:
             return IntensityWindow(low=self.window_hu[0], high=self.window_hu[1])
-        return _parse_window(self.window) if self.window is not None else None
+        return _parse_window(self.window) if self.window is not None and not self.chooses_view() else None
+
+    def chooses_view(self) -> bool:
+        """Return True if --window means a window or a VOI LUT of each DICOM picture, by its number or explanation."""
+        return self.depth is None and "/" not in (self.window or "/") and self.window not in WINDOWS
 
     def warnings(self) -> Iterator[str]:
         """Yield a warning for each option of volumes that is valid, and likely means something else."""
         first, slash, second = (self.window or "").partition("/")
         window = self.fixed_window()
         # Soft-tissue windows are centered near 40 and 400 wide; viewers show them as W/L, the other way round.
-        if slash and window is not None and float(first) >= max(100.0, 2 * float(second)):
+        if self.depth is not None and slash and window is not None and float(first) >= max(100.0, 2 * float(second)):
             yield (
                 f"--window {self.window} is center/width, and shows {window.low:g} to {window.high:g} HU only; if "
                 f"{first} is the width, as in W/L of viewers, use --window {second}/{first}"

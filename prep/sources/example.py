@@ -58,6 +58,11 @@ class Box:
         lost_parts: number of parts of the object that are left out, because they have no area.
         corners: x, y, x, y, ... of its four corners in the order of the annotation, if the options keep them; () for an
             object without other corners than those of its box. `box_corners` gives those of both.
+        is_region: an ignored region, whose label says nothing. Layouts write one like an object, so that it gets the
+            units and the origin of the others, and `with_regions_apart` moves it to `SourceExample.ignored_regions`.
+        zmin, zmax: the same along the third axis of a volume; None for an object of a picture.
+        space: for a volume, what the coordinates are, see `halofeed.prep.geometry.volume_boxes.SPACES`.
+        instance: value of the object's voxels in `SourceExample.mask`, which then gives its box; None without one.
     """
 
     ymin: float
@@ -78,6 +83,19 @@ class Box:
     turned_share: float | None = None
     lost_parts: int = 0
     corners: tuple[float, ...] = ()
+    zmin: float | None = None
+    zmax: float | None = None
+    space: str | None = None
+    instance: int | None = None
+    is_region: bool = False
+
+
+IgnoredRegion = tuple[float, float, float, float]
+"""Edges ymin, xmin, ymax, xmax of a rectangle in the coordinates of boxes, which belongs to no class.
+
+Objects of any class inside of it may be missing from the annotations. Training and evaluation leave it out for every
+class, unlike an object with `is_crowd`, which is left out for its own class.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,6 +111,7 @@ class SourceExample:
         label: class name of a classification example.
         labels: class names of an example that may have several or none; `label` is then None.
         boxes: objects of a detection example, possibly empty; None for classification.
+        ignored_regions: rectangles of a detection example in which objects of any class may lack annotation.
         declared_size: (height, width) in the annotations, either before or after the EXIF orientation is
             applied: the converter compares both.
         grid: "stored" or "displayed" if other pictures prove which of them the annotations of all pictures use.
@@ -106,7 +125,7 @@ class SourceExample:
         class_runs: segmentation: (class name, run lengths in COCO's form) of each mask that the annotations hold; a
             class may have several. () if the picture shows no class, and None if it has no such annotation.
         segments: segmentation: (id, value of its class) of each segment of `mask`, a picture whose colors are the ids
-            R + 256 G + 65536 B; () if the values of `mask` are classes.
+            R + 256 G + 65536 B, or a volume that numbers objects; () if the values of `mask` are classes.
         members: sorted files of a DICOM series; () for an image that is the file `source`.
         volume: for a DICOM series with several scans: number of this scan from 1, number of scans, and
             the difference between them. `members` are the files of this scan, or of all scans if they share a file.
@@ -130,6 +149,7 @@ class SourceExample:
     label: str | None = None
     labels: tuple[str, ...] | None = None
     boxes: tuple[Box, ...] | None = None
+    ignored_regions: tuple[IgnoredRegion, ...] = ()
     declared_size: tuple[int, int] | None = None
     grid: str | None = None
     normalized: bool = False

@@ -18,7 +18,7 @@ ROWS = {
     "a town in Cityscapes": (
         "pictures_cityscapes_layout",
         PLAIN,
-        r"use --layout pairs --image-pattern 'leftImg8bit/\{split\}/\{group\}/\{id\}_leftImg8bit\.png'",
+        r"(?s)layout cityscapes, because .*segmentation, 19 classes",
     ),
     "patients": (
         "volumes_advice_pairs_two_patients/two",
