@@ -1,4 +1,4 @@
-"""Run lengths of Kaggle's tables: which rule their numbers follow, and their masks in COCO's form.
+"""Run lengths of Kaggle's tables, CVAT and Label Studio: the rule that their numbers follow, and masks in COCO's form.
 
 A cell such as `4 2 9 1` has pairs of a start and a length. Kaggle counts pixels from 1 and down the columns:
 
@@ -194,29 +194,142 @@ def mask_of_runs(runs: Runs, rule: RunRule, size: Size) -> RunMask | None:
         raise SourceError("annotation", "run lengths do not fit the picture", detail)
     starts, ends = rule.extents(runs)
     if rule.order == ROWS:
-        starts, ends = _down_columns(starts, ends, size)
+        return _mask_of_rows(starts, ends, size)
+    return _mask_of_columns(starts, ends, size)
+
+
+def mask_in_rectangle(
+    counts: Sequence[int], rectangle: tuple[int, int, int, int], size: Size
+) -> RunMask | None:
+    """Return the mask that CVAT stores: runs along the rows of a rectangle, those outside of the object first.
+
+    Source: `MaskConverter` of CVAT (cvat/apps/dataset_manager/formats/transformations.py).
+
+    Args:
+        counts: lengths of the runs; zeros at the end may be left out.
+        rectangle: left, top, width and height.
+        size: (height, width) of the picture.
+
+    Returns:
+        The mask, or None if it has no pixel.
+
+    Raises:
+        SourceError: the runs leave the rectangle, or the rectangle leaves the picture.
+
+    >>> mask_in_rectangle([1, 3], (1, 0, 2, 2), (3, 3)).code
+    {'size': [3, 3], 'counts': '41110'}
+    """
+    left, top, width, height = rectangle
+    inside = min(left, top) >= 0 and left + width <= size[1] and top + height <= size[0]
+    if not inside or min(counts, default=0) < 0 or sum(counts) > width * height:
+        detail = f"{sum(counts)} pixels in a rectangle of {width} x {height} at {left}, {top}"
+        raise SourceError("annotation", "run lengths do not fit the picture", detail)
+    ends = np.cumsum(np.array(counts, np.int64))
+    lengths = np.array(counts, np.int64)[1::2]
+    pixels = _pixels((ends[1::2] - lengths)[lengths > 0], ends[1::2][lengths > 0])
+    if not len(pixels):
+        return None
+    row, column = np.divmod(pixels, width)
+    return _mask_of_pixels(row + top, column + left, size)
+
+
+def mask_of_brush(packed: bytes, size: Size) -> RunMask | None:
+    """Return the mask that Label Studio stores for a brush: packed red, green, blue and alpha of all pixels.
+
+    A pixel with any alpha belongs to the object, as in Label Studio's converter to COCO. The form is that of the
+    package rle-pack of thi.ng/umbrella: the number of values (32 bits), the bits of a value less one (5), the bits less
+    one of four kinds of lengths (4 each); then for each run a bit that says whether its values are equal, the kind of
+    its length (2 bits), its length less one, and its value or its values.
+
+    Raises:
+        SourceError: the bytes are damaged, or hold another number of pixels.
+    """
+    bits = _Bits(packed)
+    values, word = bits.read(32), bits.read(5) + 1
+    kinds = [bits.read(4) + 1 for _ in range(4)]
+    if values != 4 * size[0] * size[1] or word != 8:
+        detail = f"{values} values of {word} bits for {size[1]} x {size[0]} pixels; expected four of 8 bits for each"
+        raise SourceError("annotation", "brush is not of the size of the picture", detail)
+    starts: list[int] = []
+    ends: list[int] = []
+    at = 0
+    while at < values:
+        is_equal = bits.read(1)
+        length = min(bits.read(kinds[bits.read(2)]) + 1, values - at)
+        if is_equal:
+            value = bits.read(word)
+            found = [(_alpha(at), _alpha(at + length))] if value else []
+        else:
+            # The alpha of a pixel is the last of its four values.
+            alpha = bits.read(word * length).to_bytes(length, "big")[(3 - at) % 4 :: 4]
+            found = (
+                [(_alpha(at), _alpha(at + length))]
+                if all(alpha)
+                else [(first, first + 1) for first, value in enumerate(alpha, start=_alpha(at)) if value]
+            )
+        for first, last in found:
+            if first < last:
+                starts.append(first)
+                ends.append(last)
+        at += length
+    if not starts:
+        return None
+    return _mask_of_rows(np.array(starts, np.int64), np.array(ends, np.int64), size)
+
+
+def _alpha(place: int) -> int:
+    """Return the first pixel whose alpha is at a place or after it."""
+    return place // 4
+
+
+class _Bits:
+    """Numbers of any number of bits, the highest bit first."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data, self._at = data, 0
+
+    def read(self, bits: int) -> int:
+        """Return the next number; raise SourceError at the end of the data."""
+        end = self._at + bits
+        if end > 8 * len(self._data):
+            raise SourceError("annotation", "brush ends early", f"{len(self._data)} bytes")
+        last = -(-end // 8)
+        found = int.from_bytes(self._data[self._at // 8 : last], "big") >> (8 * last - end)
+        self._at = end
+        return found & ((1 << bits) - 1)
+
+
+def _pixels(starts: npt.NDArray[np.int64], ends: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Return the number of each pixel of some runs."""
+    lengths = ends - starts
+    offsets = np.arange(int(lengths.sum())) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+    return np.asarray(np.repeat(starts, lengths) + offsets)
+
+
+def _mask_of_rows(starts: npt.NDArray[np.int64], ends: npt.NDArray[np.int64], size: Size) -> RunMask:
+    """Return the mask of runs along the rows of a picture."""
+    row, column = np.divmod(_pixels(starts, ends), size[1])
+    return _mask_of_pixels(row, column, size)
+
+
+def _mask_of_pixels(row: npt.NDArray[np.int64], column: npt.NDArray[np.int64], size: Size) -> RunMask:
+    pixels = np.sort(column * size[0] + row)
+    first = np.flatnonzero(np.diff(pixels, prepend=-2) != 1)
+    ends = pixels[np.append(first[1:], len(pixels)) - 1] + 1
+    return _mask_of_columns(pixels[first], ends, size)
+
+
+def _mask_of_columns(starts: npt.NDArray[np.int64], ends: npt.NDArray[np.int64], size: Size) -> RunMask:
+    """Return the mask of runs down the columns of a picture."""
+    height, width = size
     starts, ends = _joined(starts, ends)
-    edges = np.stack([starts, ends], axis=1).reshape(-1)
-    counts = np.diff(edges, prepend=0)
+    counts = np.diff(np.stack([starts, ends], axis=1).reshape(-1), prepend=0).tolist()
     rest = height * width - int(ends[-1])
-    code = compress_counts([*counts.tolist(), *([rest] if rest else [])])
     return RunMask(
-        code={"size": [height, width], "counts": code},
+        code={"size": [height, width], "counts": compress_counts([*counts, *([rest] if rest else [])])},
         box=_box(starts, ends, height),
         area=int((ends - starts).sum()),
     )
-
-
-def _down_columns(
-    starts: npt.NDArray[np.int64], ends: npt.NDArray[np.int64], size: Size
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Return runs along the rows as runs down the columns."""
-    lengths = ends - starts
-    offsets = np.arange(int(lengths.sum())) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-    row, column = np.divmod(np.repeat(starts, lengths) + offsets, size[1])
-    pixels = np.sort(column * size[0] + row)
-    first = np.flatnonzero(np.diff(pixels, prepend=-2) != 1)
-    return pixels[first], pixels[np.append(first[1:], len(pixels)) - 1] + 1
 
 
 def _joined(
