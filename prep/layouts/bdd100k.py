@@ -87,19 +87,28 @@ def _reader(annotations: SourceFiles, options: LayoutOptions) -> Read:
 
 def _read(evidence: _Evidence, path: str, data: bytes) -> FileContent | None:
     document = parse_json_document(data)
-    frames = as_mapping(document).get("frames") if isinstance(document, dict) else document
-    if isinstance(document, dict) and not isinstance(frames, list) and _has_labels(document):
-        frames = [document]
-    if not isinstance(frames, list) or not any(map(_has_labels, frames)):
+    frames = _frames_of(document)
+    if not any(map(_has_labels, frames)):
         return None
-    of_picture = isinstance(document, dict) and "name" in document
     config = as_mapping(as_mapping(document).get("config"))
     read = [_picture(place, frame, evidence) for place, frame in enumerate(frames)]
     if common := as_mapping(config.get("imageSize")):
         size = (common.get("height"), common.get("width"))
         read = [one if any(one.size) else replace(one, size=size) for one in read]
-    pictures = [_of_one_file(document, path, read[0])] if of_picture else read
-    return FileContent(pictures=pictures, classes=list(_leaves(config.get("categories"))))
+    # A file with a name is one of a picture; the others list pictures.
+    if isinstance(document, dict) and "name" in document:
+        read = [_of_one_file(document, path, read[0])]
+    return FileContent(pictures=read, classes=list(_leaves(config.get("categories"))))
+
+
+def _frames_of(document: Any) -> list[Any]:
+    """Return the frames of a document, which may be a frame itself; [] for another document."""
+    if isinstance(document, list):
+        return document
+    frames = as_mapping(document).get("frames")
+    if isinstance(frames, list):
+        return frames
+    return [document] if _has_labels(document) else []
 
 
 def _has_labels(frame: Any) -> bool:
@@ -181,16 +190,13 @@ def _box_of(label: _Label, what: str, options: LayoutOptions) -> Box | None:
     flags: dict[str, Any] = {key: attributes.get(key) is True for key in ("occluded", "truncated")}
     flags["is_crowd"] = any(attributes.get(key) is True for key in _CROWDS)
     corners = written.get("box2d")
-    outline = None
+    # Outlines are read where they are needed; a box without one is an object all the same.
     if corners is None or options.masks:
         outline = _outline_of(name, written, what, options, flags)
-    if corners is None or outline is not None:
-        if outline is None:
-            kinds = [
-                key for key, value in written.items() if key.endswith(("2d", "3d", "rle", "graph")) and value
-            ]
-            raise no_box(", ".join(kinds) or "no geometry", what)
-        return outline
+        if outline is not None:
+            return outline
+    if corners is None:
+        raise no_box("box3d" if written.get("box3d") else "no geometry", what)
     if not isinstance(corners, dict):
         raise SourceError("annotation", "object has no box", f"{what}: {corners!r:.80}")
     left, top, right, bottom = numbers_of(map(corners.get, _CORNERS), what)
