@@ -363,7 +363,7 @@ def _print_marked(marked: Mapping[int, str], where: str) -> None:
     # A format with many such values has one line for all of them.
     if len(marked) > _MAX_LISTED:
         listed = ", ".join(f"{value} {name}" for value, name in marked.items())
-        name = next(reversed(marked.values()))
+        name = [*marked.values()][-1]
         print_status(
             f"halofeed convert: {where}: pixels of these values are ignored and are no class: {listed}; "
             f"--map-classes '{name}={name}' makes one of them a class"

@@ -57,6 +57,7 @@ class FilePicture:
         gsd_m: ground sample distance in meters per pixel; None without one.
         optional: whether the picture is ignored if there is no such file.
         notes: remarks on how the file was read.
+        late_notes: function that returns remarks which depend on other files; it is called when all are read.
         attributes: keys of the picture's entry; some of them may name its group.
     """
 
@@ -72,6 +73,7 @@ class FilePicture:
     gsd_m: float | None = None
     optional: bool = False
     notes: tuple[str, ...] = ()
+    late_notes: Callable[[], tuple[str, ...]] = tuple
     attributes: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -336,7 +338,7 @@ def _notes(
     elif name and name.casefold() != posixpath.basename(image.path).casefold():
         # Case is ignored, since Windows and macOS ignore it.
         unusual = _MISSING_NAME
-    return tuple(filter(None, (*picture.notes, image.note, unusual)))
+    return tuple(filter(None, (*picture.notes, *picture.late_notes(), image.note, unusual)))
 
 
 def _query(entry: _Entry, stems: Mapping[str, Sequence[str]]) -> ImageQuery:

@@ -72,6 +72,9 @@ _MARKS: Mapping[str, tuple[tuple[str, str | None, tuple[str, ...]], ...]] = {
             ),
         ),
         ("BDD100K's, or Scalabel's", "bdd100k", (r'"(box2d|poly2d)"\s*:',)),
+        ("Datumaro's", "datumaro", (r'"dm_format_version"\s*:|"categories"\s*:.*"items"\s*:\s*\[',)),
+        ("FiftyOne's", "fiftyone", (r'"samples"\s*:\s*\[', r'"filepath"\s*:')),
+        ("FiftyOne's", "fiftyone", (r'^\s*\{\s*"classes"\s*:\s*(\[|null)', r'"labels"\s*:\s*\{')),
         ("Cityscapes'", "cityscapes", ('"imgHeight"', '"imgWidth"', '"objects"')),
         ("COCO's, panoptic", "coco", (r'"segments_info"\s*:',)),
         ("GeoJSON", "geojson", (r'"type"\s*:\s*"Feature(Collection)?"', '"(geometry|features)"')),
@@ -141,6 +144,7 @@ _TOOL_LAYOUTS = frozenset(
         *("labelme", "cvat", "createml", "kitti", "dota", "via", "label-studio", "supervisely", "wider"),
         *("visdrone", "crowdhuman"),
         *("cityscapes", "bdd100k"),
+        *("cityscapes", "bdd100k", "datumaro", "fiftyone"),
     )
 )
 """Layouts of annotation tools: their files belong to no other layout, so that each error of another names them."""

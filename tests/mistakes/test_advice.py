@@ -97,7 +97,6 @@ EXCEPTIONS: dict[str, str] = {
     **dict.fromkeys(
         (
             f"{UNKNOWN}: write what it says into a table with the columns filename,class for",
-            f"{UNKNOWN}: convert it with datum convert -i FOLDER -if datumaro -f coco -o",
             f"{UNKNOWN}: rename it to filename, and that of the classes to class; corners of",
             "prep/annotations/suggest_patterns.py: by name and content, none of its {}, such as {}, is the label of",
             "prep/layouts/coco.py: {} has classes of images, and {} has objects; name one of the two with",
