@@ -176,7 +176,7 @@ def convert(
     classes: Sequence[str | int] = (),
     map_classes: Sequence[str | int] | Mapping[str, Any] = (),
     drop_classes: Sequence[str | int] = (),
-    emptied_pictures: Literal['negative', 'left-out'] = 'negative',
+    emptied_pictures: Literal['negative', 'ignored', 'left-out'] = 'negative',
     label_channels: Sequence[str | int] = (),
     label_colors: Sequence[str | int] | Mapping[str, Any] = (),
     label_values: Literal['auto', 'stored', 'shown'] = 'auto',
@@ -289,8 +289,8 @@ def convert(
         max_boxes: static number of boxes that the loader pads to; the report counts the boxes beyond it.
         boxes_outside: boxes that leave the picture.
         boxes_zero_area: boxes without height or width.
-        boxes_crowd: boxes that mark a crowd: keep them with their flag, by which training leaves them out; drop them;
-            or take them as objects, for tools that flag every object.
+        boxes_crowd: boxes that mark a crowd or a group (Open Images' IsGroupOf): keep them with their flag, by which
+            training leaves them out; drop them; or take them as objects, for tools that flag every object.
         boxes_difficult: boxes flagged as difficult: keep them with their flag, drop them, or take them as objects
             without it.
         on_bad_object: COCO, VOC and tables: an object that cannot be used (inverted or NaN box, no class; with masks
@@ -455,7 +455,7 @@ def convert(
             values; background leaves a class out, before overlaps are counted.
         drop_classes: classes of the source to leave out, by name or value.
         emptied_pictures: a picture whose objects classes, map_classes and drop_classes all leave out becomes a
-            picture without objects, or has no record.
+            picture without objects, one with ignored regions in the place of its objects, or has no record.
         label_channels: volumes: the class of each channel of label files with a channel per class (one-hot), in
             order, e.g. background,liver,spleen.
         label_colors: segmentation: the class of each color (RRGGBB, hexadecimal) of label files in color, e.g.
@@ -623,7 +623,7 @@ def dry_run(
     classes: Sequence[str | int] = (),
     map_classes: Sequence[str | int] | Mapping[str, Any] = (),
     drop_classes: Sequence[str | int] = (),
-    emptied_pictures: Literal['negative', 'left-out'] = 'negative',
+    emptied_pictures: Literal['negative', 'ignored', 'left-out'] = 'negative',
     label_channels: Sequence[str | int] = (),
     label_colors: Sequence[str | int] | Mapping[str, Any] = (),
     label_values: Literal['auto', 'stored', 'shown'] = 'auto',
@@ -735,8 +735,8 @@ def dry_run(
         max_boxes: static number of boxes that the loader pads to; the report counts the boxes beyond it.
         boxes_outside: boxes that leave the picture.
         boxes_zero_area: boxes without height or width.
-        boxes_crowd: boxes that mark a crowd: keep them with their flag, by which training leaves them out; drop them;
-            or take them as objects, for tools that flag every object.
+        boxes_crowd: boxes that mark a crowd or a group (Open Images' IsGroupOf): keep them with their flag, by which
+            training leaves them out; drop them; or take them as objects, for tools that flag every object.
         boxes_difficult: boxes flagged as difficult: keep them with their flag, drop them, or take them as objects
             without it.
         on_bad_object: COCO, VOC and tables: an object that cannot be used (inverted or NaN box, no class; with masks
@@ -901,7 +901,7 @@ def dry_run(
             values; background leaves a class out, before overlaps are counted.
         drop_classes: classes of the source to leave out, by name or value.
         emptied_pictures: a picture whose objects classes, map_classes and drop_classes all leave out becomes a
-            picture without objects, or has no record.
+            picture without objects, one with ignored regions in the place of its objects, or has no record.
         label_channels: volumes: the class of each channel of label files with a channel per class (one-hot), in
             order, e.g. background,liver,spleen.
         label_colors: segmentation: the class of each color (RRGGBB, hexadecimal) of label files in color, e.g.

@@ -206,6 +206,9 @@ def _box_lines(facts: DatasetFacts) -> list[str]:
             boxes, images = plural(cut.boxes, "box", "boxes"), plural(cut.images, "image")
             lines.append(f"  beyond max_boxes, and cut by the loader: {boxes} in {images}")
         lines += [f"  {what}: {count:,}" for what, count in facts.counter("boxes", name).items()]
+        if regions := split.statistics.ignored_per_image:
+            count = sum(int(number) * images for number, images in regions.items())
+            lines.append(f"  ignored regions: {count:,} in {plural(sum(regions.values()), 'image')}")
     return lines
 
 

@@ -142,9 +142,7 @@ _STATIC_SHAPE = " with --depth, --height and --width"
 _TOOL_LAYOUTS = frozenset(
     (
         *("labelme", "cvat", "createml", "kitti", "dota", "via", "label-studio", "supervisely", "wider"),
-        *("visdrone", "crowdhuman"),
-        *("cityscapes", "bdd100k"),
-        *("cityscapes", "bdd100k", "datumaro", "fiftyone"),
+        *("visdrone", "crowdhuman", "cityscapes", "bdd100k", "datumaro", "fiftyone"),
     )
 )
 """Layouts of annotation tools: their files belong to no other layout, so that each error of another names them."""

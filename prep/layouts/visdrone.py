@@ -48,7 +48,9 @@ CLASSES: Final = (
 _VALUES = 8
 _ROW = re.compile(rf"-?\d+(\s*,\s*-?\d+){{{_VALUES - 1}}}\s*,?")
 _FOLDER = re.compile(r"(^|/)annotations(?=/)", re.IGNORECASE)
-_IGNORED = "boxes of category 0, and of category 11 with score 0, are ignored regions: training and evaluation leave them out"
+_IGNORED = (
+    "boxes of category 0, and of 11 with score 0, are ignored regions: training and evaluation leave them out"
+)
 
 
 def _read(path: str, data: bytes) -> list[FilePicture] | None:

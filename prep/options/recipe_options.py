@@ -344,8 +344,8 @@ class RecipeOptions(ClipOptions, VolumeOptions, TileOptions):
     )
     boxes_crowd: Literal["keep", "drop", "objects"] = option(
         "keep",
-        "boxes that mark a crowd: keep them with their flag, by which training leaves them out; drop them; or take "
-        "them as objects, for tools that flag every object",
+        "boxes that mark a crowd or a group (Open Images' IsGroupOf): keep them with their flag, by which training "
+        "leaves them out; drop them; or take them as objects, for tools that flag every object",
         choices=("keep", "drop", "objects"),
         needs=_BOXES,
     )

@@ -361,11 +361,11 @@ class VolumeOptions:
         omitted=True,
         needs=(),
     )
-    emptied_pictures: Literal["negative", "left-out"] = option(
+    emptied_pictures: Literal["negative", "ignored", "left-out"] = option(
         "negative",
         "a picture whose objects --classes, --map-classes and --drop-classes all leave out becomes a picture without "
-        "objects, or has no record",
-        choices=("negative", "left-out"),
+        "objects, one with ignored regions in the place of its objects, or has no record",
+        choices=("negative", "ignored", "left-out"),
         omitted=True,
         needs=Need(
             "a choice of classes of objects or pictures, such as --classes",

@@ -129,7 +129,6 @@ EXCEPTIONS: dict[str, str] = {
             "prep/convert/loss_findings.py: convert the scans to files again, or scale each by itself with",
             "prep/convert/loss_findings.py: --boxes-crowd objects takes them as objects",
             "prep/convert/loss_findings.py: --boxes-difficult objects takes them without the flag",
-            "prep/convert/loss_findings.py: leave group_of out of --keep to store them without the flag",
             "prep/convert/loss_findings.py: and that --classes, --map-classes and --ignore-label leave classes",
             "prep/convert/loss_findings.py: a larger --depth, --height and --width, a --spacing-mm {}",
             "pipelines/commit.py: {}{}; {}. Nothing was committed. --on-loss warn commits the records as",
