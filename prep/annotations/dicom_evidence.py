@@ -11,7 +11,6 @@ from halofeed.prep.sources.file_names import is_dicom_name, is_image_name
 from halofeed.system.errors import SourceError
 
 SLICE, SLIDE, PICTURE = "slice", "slide", "picture"
-PICTURE_LAYOUTS = "folders, csv, coco, voc, yolo or pairs, by what its annotations are"
 _UNNAMED = re.compile(r"(^|/)[^./]+$|\.(\d+|img)$", re.IGNORECASE)
 """Names of DICOM files without an extension: names of exports, and UIDs, whose last part is a number."""
 _META_BYTES, _LONG_HEADER_BYTES = 1024, 1 << 22
@@ -87,6 +86,8 @@ def _kind_of_head(files: ListedFiles, path: str, head: bytes) -> str:
 
 def hint_of_dicom(files: ListedFiles, path: str) -> Hint:
     """Return the hint for a DICOM file: the layout dicom reads series, and layouts of pictures read single pictures."""
+    from halofeed.prep.formats.dicom.sop_classes import SINGLE_PICTURE_ADVICE
+
     kind = _kind_of(files, path)
     if kind == SLIDE:
         return Hint(
@@ -99,6 +100,6 @@ def hint_of_dicom(files: ListedFiles, path: str) -> Hint:
         return Hint(
             what=f"{path} is a DICOM picture, no slice",
             layouts=("folders",),
-            fix=f"leave --depth out, and take --layout {PICTURE_LAYOUTS}",
+            fix=SINGLE_PICTURE_ADVICE,
         )
     return hint_of_layout(f"{path} is DICOM", "dicom", more=_STATIC_SHAPE)

@@ -35,7 +35,7 @@ from halofeed.prep.sources.file_names import (
     is_still_name,
 )
 from halofeed.prep.sources.files import SourceFiles, pointer_kind
-from halofeed.system.errors import AnnotationsError, SourceError
+from halofeed.system.errors import AnnotationsError
 
 _NUMBER = r"\s+[-+.\deE]+"
 _TEXT_LABELS = {
