@@ -130,6 +130,15 @@ def size_of_head(head: bytes) -> tuple[int, int] | None:
         return None
 
 
+def patient_of_head(head: bytes) -> bytes:
+    """Return the patient's id from the first bytes of a file; b"" if they do not tell. Never write it anywhere."""
+    try:
+        elements = parse_dicom_header(head, False, PICTURE_VRS)[0].elements
+    except (headers.HeaderContinuesError, SourceError):
+        return b""
+    return headers.raw_value(elements, headers.PATIENT_ID).strip(b" \0")
+
+
 def other_kind(elements: Elements, *, has_pixels: bool) -> str | None:
     """Return the kind of an object that is no picture, such as "report"; None for a picture.
 

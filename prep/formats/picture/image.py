@@ -276,9 +276,7 @@ BURNED_IN_TEXT = (
     "kept"
 )
 OVERLAYS_LEFT_OUT = "DICOM files have overlays, such as marks and texts, which are left out"
-SEVERAL_VIEWS = (
-    "DICOM files have several windows or VOI LUTs, of which the first was applied; --window 2 takes the second"
-)
+SEVERAL_VIEWS = "DICOM files have several windows or VOI LUTs, of which the first was applied; --window 2 takes the second"
 IGNORED_WINDOWS = "DICOM files have windows whose width is too small to be one, which are left out"
 PADDING_IN_BLACK = "DICOM: padding pixels are black"
 INVERTED = "DICOM: inverted, as MONOCHROME1 shows low values in white"
