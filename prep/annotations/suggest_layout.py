@@ -12,8 +12,10 @@ from dataclasses import dataclass
 from functools import partial
 from posixpath import basename, splitext
 
+from halofeed.prep.annotations.columns import CORNERS, SPELLINGS, has_columns
 from halofeed.prep.annotations.contract import is_split_name
 from halofeed.prep.annotations.dicom_evidence import PICTURE, find_dicom, hint_of_dicom, images_of
+from halofeed.prep.annotations.flagged_boxes import may_hold_flagged_boxes
 from halofeed.prep.annotations.layout_hints import (
     Hint,
     ListedFiles,
@@ -36,7 +38,7 @@ from halofeed.prep.sources.file_names import (
     is_still_name,
 )
 from halofeed.prep.sources.files import SourceFiles, pointer_kind
-from halofeed.system.errors import AnnotationsError, SourceError
+from halofeed.system.errors import AnnotationsError
 
 _NUMBER = r"\s+[-+.\deE]+"
 _TEXT_LABELS = {
@@ -438,6 +440,8 @@ def _foreign_table(path: str, head: _TableHead) -> Hint | None:
         return hint_of_layout(f"{path} is VIA's (VGG Image Annotator)", "via")
     if set(head.columns) == WHEAT_COLUMNS:
         return hint_of_layout(f"{path} is that of Kaggle's wheat", "csv")
+    if may_hold_flagged_boxes(head.columns):
+        return hint_of_layout(f"{path} is a table of boxes with a column of 0 and 1", "csv")
     # Without a class the boxes cannot be read; no guess of one is made.
     if head.lacks_classes:
         what = f"{path} is a table of image_id and bbox without classes"
@@ -600,6 +604,9 @@ def _content_of_table(files: ListedFiles, text: str) -> str:
     """Return what a table of this beginning says of pictures: "boxes" or "classes"; "" for another table."""
     first = next((line for line in text.splitlines() if line.strip()), "")
     words = {word.lower() for word in re.findall(r"[\w-]+", first)}
+    # Other spellings, such as image_id and x_min, with all columns of a box.
+    if has_columns(first.split(","), ("filename", "class", *CORNERS), SPELLINGS):
+        return "boxes"
     if "filename" not in words:
         return ""
     # Folders with class names do not exclude boxes.

@@ -21,8 +21,8 @@ from halofeed.prep.layouts.msd import (
 )
 from halofeed.prep.sources.example import SourceExample
 from halofeed.prep.sources.file_names import (
-    STILL_EXTENSIONS,
     SINGLE_FILE_EXTENSIONS,
+    STILL_EXTENSIONS,
     extension_of,
     is_document_name,
 )

@@ -542,7 +542,12 @@ class VolumeOptions:
         first, slash, second = (self.window or "").partition("/")
         window = self.fixed_window()
         # Soft-tissue windows are centered near 40 and 400 wide; viewers show them as W/L, the other way round.
-        if self.depth is not None and slash and window is not None and float(first) >= max(100.0, 2 * float(second)):
+        if (
+            self.depth is not None
+            and slash
+            and window is not None
+            and float(first) >= max(100.0, 2 * float(second))
+        ):
             yield (
                 f"--window {self.window} is center/width, and shows {window.low:g} to {window.high:g} HU only; if "
                 f"{first} is the width, as in W/L of viewers, use --window {second}/{first}"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any
@@ -137,6 +137,9 @@ class SourceExample:
         bad_objects: (reason, detail) of each annotated object that is unusable and dropped.
         parts: files with the voxels of headers that name them (.mhd, .nhdr).
         gsd_m: ground sample distance in meters per source pixel that the annotations state; None without one.
+        frames: number of frames of the file, each of which is a picture of its own; None for other files, and after
+            `split_frames`.
+        frame: number of the frame of the file, from 0, if the file has several.
         notes: remarks on how the annotations were read; they are counted and printed as warnings.
         attributes: (name, value) of columns and keys that the layout does not read. They show groups, are only there
             where splits are made, and are never written.
@@ -168,6 +171,8 @@ class SourceExample:
     bad_objects: tuple[tuple[str, str], ...] = ()
     parts: tuple[str, ...] = ()
     gsd_m: float | None = None
+    frames: int | None = None
+    frame: int | None = None
     notes: tuple[str, ...] = ()
     attributes: tuple[tuple[str, str], ...] = field(default=(), compare=False, repr=False)
 
@@ -214,6 +219,21 @@ class SourceExample:
     def is_labelled(self) -> bool:
         """True if a segmentation example has labels; an example without labels is for prediction only."""
         return self.mask is not None or bool(self.class_masks) or self.class_runs is not None
+
+
+def split_frames(example: SourceExample) -> Iterator[SourceExample]:
+    """Yield an example for each frame of a file; its key ends in the number of the frame, from 1.
+
+    DICOM counts frames from 1 (PS3.3 C.7.6.6.1). A class is that of all frames.
+
+    >>> [one.key for one in split_frames(SourceExample(source="a.dcm", key="a.dcm", frames=2))]
+    ['a.dcm#1', 'a.dcm#2']
+    """
+    if example.frames is None or example.problem is not None:
+        yield replace(example, frames=None) if example.frames is not None else example
+        return
+    for number in range(example.frames):
+        yield replace(example, key=f"{example.key}#{number + 1}", frames=None, frame=number)
 
 
 @dataclass(frozen=True, kw_only=True)
