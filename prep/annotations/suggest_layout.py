@@ -26,6 +26,7 @@ from halofeed.prep.annotations.layout_hints import (
     unpack_advice,
 )
 from halofeed.prep.annotations.run_length_columns import holds_run_lengths
+from halofeed.prep.annotations.scan_box_columns import find_box_form, find_scan_column, is_luna16
 from halofeed.prep.annotations.table_forms import GOOGLE_SETS, METADATA_NAMES, WHEAT_COLUMNS
 from halofeed.prep.annotations.unknown_annotations import describe_annotations
 from halofeed.prep.formats.volume.reading_options import ARRAY_ADVICE
@@ -84,6 +85,7 @@ _MARKS: Mapping[str, tuple[tuple[str, str | None, tuple[str, ...]], ...]] = {
     ".odgt": (("CrowdHuman's", "crowdhuman", ('"gtboxes"',)),),
     ".geojson": (("GeoJSON", "geojson", ('"(features|geometry)"',)),),
     ".xml": (
+        ("of LIDC-IDRI's readers", "lidc", (r"<LidcReadMessage[\s>]",)),
         (
             "of the LabelMe web tool, in XML",
             None,
@@ -153,6 +155,7 @@ _MASK_FOLDER = re.compile(
 )
 _MASK_SUFFIX = re.compile(r"[-_.](d?seg|segmentation|masks?|labels?|gt|groundtruth)$", re.IGNORECASE)
 _OBJECT_FOLDER = re.compile("SegmentationObject")
+_INSTANCES = re.compile(r"(?:^|/)labelsTr/[^/]+\.json$")
 _FIRST_CHANNEL = re.compile(r"(?:^|/)imagesTr/[^/]+_0000\.nii\.gz$")
 _BIDS_IMAGE = re.compile(
     r"(?:(?!derivatives/)[^/]+/)*(sub-[A-Za-z0-9+]+)/(?:ses-[^/]+/)?anat/\1_[^/]*[A-Za-z0-9]\.nii(?:\.gz)?"
@@ -546,6 +549,37 @@ def _detect_cityscapes(files: ListedFiles, paths: Sequence[str]) -> Hint | None:
     return None if named is None else hint_of_layout(f"{named} is named as in Cityscapes", "cityscapes")
 
 
+def _detect_nndetection(files: ListedFiles, paths: Sequence[str]) -> Hint | None:
+    """Detect labelsTr/CASE.json with the classes of the objects that labelsTr/CASE.nii.gz numbers."""
+    beside = [
+        path for path in paths if _INSTANCES.search(path) and f"{splitext(path)[0]}.nii.gz" in files.sizes()
+    ]
+    for path, text in read_heads(files, beside, ".json"):
+        if re.search(r'"instances"\s*:\s*\{', text):
+            return hint_of_layout(f"{path} is nnDetection's", "nndetection", _STATIC_SHAPE)
+    return None
+
+
+def _detect_scan_boxes(files: ListedFiles, paths: Sequence[str]) -> Hint | None:
+    """Detect tables of boxes along three axes beside volumes; LUNA16's in any folder."""
+    if not any(path.lower().endswith(VOLUME_FILE_EXTENSIONS) for path in paths):
+        return None
+    for path, text in read_heads(files, paths, ".csv", ".tsv"):
+        header = _header_of(text)
+        if is_luna16(header):
+            return hint_of_layout(f"{path} has the columns of LUNA16", "luna16", _STATIC_SHAPE)
+        if "/" not in path and find_box_form(header) and find_scan_column(header):
+            return hint_of_layout(f"{path} is a table of boxes in volumes", "scan-boxes", _STATIC_SHAPE)
+    return None
+
+
+def _header_of(text: str) -> list[str]:
+    """Return the cells of the first line of a table."""
+    first = next((line for line in text.splitlines() if line.strip()), "").lstrip("\ufeff")
+    delimiter = max(",;\t", key=first.count)
+    return [cell.strip().strip('"') for cell in first.split(delimiter)]
+
+
 def _detect_masks(files: ListedFiles, paths: Sequence[str]) -> Hint | None:
     """Detect images/a.jpg with masks/a.png: a label image per image."""
     by_kind: dict[bool, dict[str, str]] = {True: {}, False: {}}
@@ -609,6 +643,9 @@ def _content_of_table(files: ListedFiles, text: str) -> str:
         return "boxes"
     if "filename" not in words:
         return ""
+    # Boxes along three axes are those of volumes.
+    if find_box_form(_header_of(text)):
+        return ""
     # Folders with class names do not exclude boxes.
     if {"xmin", "ymin", "xmax", "ymax"} <= words:
         return "boxes"
@@ -630,6 +667,7 @@ def _detect_container(files: ListedFiles, paths: Sequence[str]) -> Hint | None:
 
 # Each takes the files and the paths of all files except images, which are numerous.
 _DETECTORS: tuple[Callable[[ListedFiles, Sequence[str]], Hint | None], ...] = (
+    _detect_nndetection,
     _detect_dataset_json,
     partial(_detect_marks, extension=".json"),
     _detect_coco,
@@ -640,6 +678,7 @@ _DETECTORS: tuple[Callable[[ListedFiles, Sequence[str]], Hint | None], ...] = (
     _detect_yolo_yaml,
     _detect_wider_face,
     _detect_dicom,
+    _detect_scan_boxes,
     _detect_bids,
     _detect_volume,
     _detect_array,

@@ -31,6 +31,7 @@ from halofeed.prep.geometry.volume_boxes import (
     boxes_in_source,
     boxes_of_instances,
     map_boxes,
+    matrix_between,
     select_boxes,
 )
 from halofeed.prep.geometry.volume_plan import VolumePlan, triple
@@ -93,7 +94,7 @@ class ScanObjects:
         """Return the box around all objects on the canonical grid of the scan; None without an object."""
         if not len(self.annotated):
             return None
-        boxes = map_boxes(np.linalg.solve(grid.affine, self.grid.affine), self.selected.boxes)
+        boxes = map_boxes(matrix_between(self.grid, grid), self.selected.boxes)
         low = np.clip(np.floor(boxes[:, :3].min(axis=0) + 1e-6), 0, np.array(grid.shape) - 1)
         high = np.maximum(np.ceil(boxes[:, 3:].max(axis=0) - 1e-6), low + 1)
         return VoxelBox(start=triple(low.tolist()), stop=triple(high.tolist()))
@@ -103,7 +104,7 @@ class ScanObjects:
         shown = tuple(
             boxes_in_record(
                 self.selected.boxes,
-                np.linalg.solve(plan.target.affine, self.grid.affine),
+                matrix_between(self.grid, plan.target),
                 plan.target.shape,
             )
             for plan in plans
@@ -234,7 +235,9 @@ class ObjectReader:
         if unknown := sorted(set(found) - set(listed_numbers)):
             listed = ", ".join(map(str, unknown[:10]))
             detail = f"{listed}; its document gives the classes of {', '.join(map(str, listed_numbers[:10])) or 'none'}"
-            raise SourceError("annotation", "object of the label has no class", f"{detail}; correct one of them")
+            raise SourceError(
+                "annotation", "object of the label has no class", f"{detail}; correct one of them"
+            )
         for number, box in known.items():
             if number not in found:
                 bad.append(("object has no voxel in the label", f"{box.label!r}: number {number}"))
@@ -252,4 +255,4 @@ class ObjectReader:
             found = boxes_of_instances(mask.read())
         except SourceError as error:
             raise error.at(f"label {path}") from error
-        return found, np.linalg.solve(self.grid.affine, mask.grid.affine)
+        return found, matrix_between(mask.grid, self.grid)

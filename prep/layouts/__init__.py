@@ -30,9 +30,9 @@ from halofeed.prep.layouts import (
     nndetection,
     nnunet,
     pairs,
-    visdrone,
     run_length_table,
     scan_boxes,
+    visdrone,
     voc,
     yolo,
 )

@@ -36,6 +36,8 @@ _TABLES = frozenset(("csv", "jsonl"))
 _SERIES = "dicom"
 _SHARES = {"folders": 0.9}
 """Least share of inputs with labels; folders of pictures are in many projects, so nearly all files must be pictures."""
+_SCANS_OF = {"lidc": "dicom"}
+"""Layouts whose scans are those of another one, which therefore fits them too."""
 _BY_NAMES = ("folders", "pairs", "class-masks")
 """Layouts that are recognized by listing alone: their files have no content that shows the layout."""
 
@@ -118,6 +120,8 @@ def _by_content(hints: Sequence[Hint], root: str) -> DetectedLayout | None:
     certain = {hint.layouts[0]: hint for hint in reversed(hints) if len(hint.layouts) == 1}
     # A table beside the files of a tool is usually made from them.
     certain = {name: hint for name, hint in certain.items() if name not in _TABLES} or certain
+    beneath = {_SCANS_OF[name] for name in certain if name in _SCANS_OF}
+    certain = {name: hint for name, hint in certain.items() if name not in beneath}
     # One folder with the exports of two tools: either would be a guess.
     if len(certain) > 1:
         raise AnnotationsError(

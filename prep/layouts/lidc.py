@@ -116,7 +116,9 @@ def list_references(
     yield from sort_examples(examples)
 
 
-def _with_nodules(example: SourceExample, documents: Sequence[Document], options: LayoutOptions) -> SourceExample:
+def _with_nodules(
+    example: SourceExample, documents: Sequence[Document], options: LayoutOptions
+) -> SourceExample:
     """Return the example of a series with the nodules of its document."""
     if example.problem is not None:
         return example
@@ -129,9 +131,7 @@ def _with_nodules(example: SourceExample, documents: Sequence[Document], options
             example, problem=("annotation", "series has several documents", f"{listed}; keep one of them")
         )
     (document,) = documents
-    notes = ()
-    if document.others:
-        notes = ("marks that are no nodules (nonNodule) are left out",)
+    notes = ("marks that are no nodules (nonNodule) are left out",) if document.others else ()
     boxes = tuple(merge_readings(document.readings, options.min_readers))
     if options.min_readers > document.readers:
         detail = f"{document.path}: {plural(document.readers, 'reader')}, --min-readers {options.min_readers}"
@@ -211,7 +211,9 @@ def read_document(path: str, root: ElementTree.Element) -> Document:
     """
     series = _text(root, "SeriesInstanceUid") or _text(root, "SeriesInstanceUID")
     if not series:
-        raise SourceError("annotation", "document names no series", "expected SeriesInstanceUid in ResponseHeader")
+        raise SourceError(
+            "annotation", "document names no series", "expected SeriesInstanceUid in ResponseHeader"
+        )
     readings, others = [], 0
     sessions = [one for one in root.iter() if _plain(one.tag) == "readingSession"]
     for reader, session in enumerate(sessions):
@@ -220,9 +222,7 @@ def read_document(path: str, root: ElementTree.Element) -> Document:
             others += name == "nonNodule"
             if name == "unblindedReadNodule" and (reading := _reading(element, reader)) is not None:
                 readings.append(reading)
-    return Document(
-        path=path, series=series, readings=tuple(readings), readers=len(sessions), others=others
-    )
+    return Document(path=path, series=series, readings=tuple(readings), readers=len(sessions), others=others)
 
 
 def _reading(nodule: ElementTree.Element, reader: int) -> Reading | None:
@@ -230,7 +230,9 @@ def _reading(nodule: ElementTree.Element, reader: int) -> Reading | None:
     slices: dict[float, list[NDArray[Any]]] = {}
     points = 0
     for roi in (one for one in nodule if _plain(one.tag) == "roi"):
-        edge = [(_number(one, "yCoord"), _number(one, "xCoord")) for one in roi if _plain(one.tag) == "edgeMap"]
+        edge = [
+            (_number(one, "yCoord"), _number(one, "xCoord")) for one in roi if _plain(one.tag) == "edgeMap"
+        ]
         # An outline with inclusion FALSE is a hole in a nodule.
         if (_text(roi, "inclusion") or "TRUE").strip().upper() != "TRUE" or not edge:
             continue
@@ -284,4 +286,3 @@ def _number(element: ElementTree.Element, name: str) -> float:
     if not np.isfinite(number):
         raise SourceError("annotation", "outline has a number that is none", f"{name}: {written!r:.60}")
     return number
-

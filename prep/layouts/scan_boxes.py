@@ -16,18 +16,14 @@ from itertools import islice
 
 from halofeed.prep.annotations.class_names import note_similar_classes
 from halofeed.prep.annotations.contract import LayoutOptions, grouped, rejected_example, sort_examples
-from halofeed.prep.annotations.scan_box_rows import (
-    AUTO,
+from halofeed.prep.annotations.scan_box_columns import (
     BoxForm,
-    WrittenBox,
     describe_columns,
     find_box_form,
     find_scan_column,
-    is_blank,
-    measure_unit,
-    read_box,
     read_scan_columns,
 )
+from halofeed.prep.annotations.scan_box_rows import AUTO, WrittenBox, is_blank, measure_unit, read_box
 from halofeed.prep.annotations.table_files import table_files
 from halofeed.prep.annotations.tables import ColumnRules, Table, TableRow, read_tables
 from halofeed.prep.formats.volume.reading_options import ScanOptions
@@ -44,7 +40,11 @@ _MEASURED_SCANS = 16
 _CHANNEL = "_0000"
 _NO_CLASS = "object"
 _NOT_THERE: Problem = ("annotation", "scan of a row is not there", "")
-_NO_ROW: Problem = ("selection", "scan has no row in the table", "a row with its name alone says that it has no object")
+_NO_ROW: Problem = (
+    "selection",
+    "scan has no row in the table",
+    "a row with its name alone says that it has no object",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,10 +132,14 @@ def _read_table(
     tables = [table for name in names for table in read_tables("csv", annotations, name, rule, images)]
     found = [one for one in tables if find_box_form(one.header) and find_scan_column(one.header)]
     if not found:
-        raise AnnotationsError(f"{tables[0].file}: it has no boxes of scans; {describe_columns(tables[0].header)}")
+        raise AnnotationsError(
+            f"{tables[0].file}: it has no boxes of scans; {describe_columns(tables[0].header)}"
+        )
     if len(found) > 1:
         listed = ", ".join(table.file for table in found)
-        raise AnnotationsError(f"{annotations.root}: {listed} have boxes of scans; name one of them with --source")
+        raise AnnotationsError(
+            f"{annotations.root}: {listed} have boxes of scans; name one of them with --source"
+        )
     return found[0]
 
 

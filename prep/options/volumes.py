@@ -203,8 +203,8 @@ class VolumeOptions:
     )
     min_readers: int = option(
         1,
-        "LIDC: a nodule that fewer readers outlined is flagged as ignored (is_crowd), so that it is neither learned nor "
-        "counted as background; --boxes-crowd drop leaves it out",
+        "LIDC: a nodule that fewer readers outlined is flagged as ignored (is_crowd), so that it is neither learned "
+        "nor counted as background; --boxes-crowd drop leaves it out",
         least=1,
         needs=of_layouts("lidc"),
         omitted=1,
