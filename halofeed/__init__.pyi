@@ -147,7 +147,7 @@ def convert(
     mask_grid_tolerance: float = 0.05,
     mask_references: Literal['check', 'ignore'] = 'check',
     class_overlap: Literal['refuse', 'last', 'first', 'channels'] = 'refuse',
-    several_masks: Literal['refuse', 'merge'] = 'refuse',
+    several_masks: Literal['refuse', 'merge', 'majority', 'staple'] = 'refuse',
     refuse_flaws: Sequence[str | int] = (),
     fill_missing_slices: bool = False,
     min_slices: int = 3,
@@ -382,8 +382,9 @@ def convert(
             refused, or the class with the last or first number, or of the last or first file, gets them; channels
             (volumes, at most 16 classes) keeps all: the loader gives each class, and each region of nnU-Net, as a
             channel of 0 and 1, the last axis of `label` (halofeed's trainer does not train on it).
-        several_masks: pairs, dicom: several label files (SEGs, RTSTRUCTs) of one image are refused, or merged in
-            order of name.
+        several_masks: several label files (SEGs, RTSTRUCTs) of one image are refused, or merged in order of name, as
+            those of a table are; volumes: readings of the same structures become one label: majority takes the class
+            of most files, staple weighs files by their agreement (STAPLE); a tie is background.
         refuse_flaws: DICOM: refuse a series with any of these flaws instead of correcting it: tilt, unequal-gaps,
             missing-slice, overlapping, padding, duplicates.
         fill_missing_slices: DICOM: interpolate missing slices instead of refusing the series.
@@ -435,10 +436,12 @@ def convert(
             default: all, by name; bids: suffixes, also with entities, e.g. T1w,ce-gd_T1w; default: those of all
             sessions.
         classes: the classes to keep, by name (label images: or value), in the order of their ids (a label_map gives
-            other ids); objects, pictures, pixels and voxels of all others are left out.
+            other ids); objects, pictures, pixels and voxels of all others are left out. A name may be a pattern, e.g.
+            'GTV*', which keeps each class that fits, or a code of a SEG or RTSTRUCT, e.g. SCT:10200004.
         map_classes: replace classes of the source, by name (label images: or value): FROM=TO, e.g.
-            'car=vehicle,bus=vehicle' or 'left kidney=kidney,BODY=background,500=liver', or 1..300=cell for a range of
-            values; background leaves a class out, before overlaps are counted.
+            'car=vehicle,bus=vehicle' or 'left kidney=kidney,BODY=background,500=liver', 'GTV*=tumor' for all that
+            fit, SCT:10200004=liver for a code (SCT:64033007+SCT:7771000 with a modifier), or 1..300=cell for a range
+            of values; background leaves a class out, before overlaps are counted.
         drop_classes: classes of the source to leave out, by name or value.
         emptied_pictures: a picture whose objects classes, map_classes and drop_classes all leave out becomes a
             picture without objects, or has no record.
@@ -579,7 +582,7 @@ def dry_run(
     mask_grid_tolerance: float = 0.05,
     mask_references: Literal['check', 'ignore'] = 'check',
     class_overlap: Literal['refuse', 'last', 'first', 'channels'] = 'refuse',
-    several_masks: Literal['refuse', 'merge'] = 'refuse',
+    several_masks: Literal['refuse', 'merge', 'majority', 'staple'] = 'refuse',
     refuse_flaws: Sequence[str | int] = (),
     fill_missing_slices: bool = False,
     min_slices: int = 3,
@@ -813,8 +816,9 @@ def dry_run(
             refused, or the class with the last or first number, or of the last or first file, gets them; channels
             (volumes, at most 16 classes) keeps all: the loader gives each class, and each region of nnU-Net, as a
             channel of 0 and 1, the last axis of `label` (halofeed's trainer does not train on it).
-        several_masks: pairs, dicom: several label files (SEGs, RTSTRUCTs) of one image are refused, or merged in
-            order of name.
+        several_masks: several label files (SEGs, RTSTRUCTs) of one image are refused, or merged in order of name, as
+            those of a table are; volumes: readings of the same structures become one label: majority takes the class
+            of most files, staple weighs files by their agreement (STAPLE); a tie is background.
         refuse_flaws: DICOM: refuse a series with any of these flaws instead of correcting it: tilt, unequal-gaps,
             missing-slice, overlapping, padding, duplicates.
         fill_missing_slices: DICOM: interpolate missing slices instead of refusing the series.
@@ -866,10 +870,12 @@ def dry_run(
             default: all, by name; bids: suffixes, also with entities, e.g. T1w,ce-gd_T1w; default: those of all
             sessions.
         classes: the classes to keep, by name (label images: or value), in the order of their ids (a label_map gives
-            other ids); objects, pictures, pixels and voxels of all others are left out.
+            other ids); objects, pictures, pixels and voxels of all others are left out. A name may be a pattern, e.g.
+            'GTV*', which keeps each class that fits, or a code of a SEG or RTSTRUCT, e.g. SCT:10200004.
         map_classes: replace classes of the source, by name (label images: or value): FROM=TO, e.g.
-            'car=vehicle,bus=vehicle' or 'left kidney=kidney,BODY=background,500=liver', or 1..300=cell for a range of
-            values; background leaves a class out, before overlaps are counted.
+            'car=vehicle,bus=vehicle' or 'left kidney=kidney,BODY=background,500=liver', 'GTV*=tumor' for all that
+            fit, SCT:10200004=liver for a code (SCT:64033007+SCT:7771000 with a modifier), or 1..300=cell for a range
+            of values; background leaves a class out, before overlaps are counted.
         drop_classes: classes of the source to leave out, by name or value.
         emptied_pictures: a picture whose objects classes, map_classes and drop_classes all leave out becomes a
             picture without objects, or has no record.
