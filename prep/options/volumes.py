@@ -278,8 +278,9 @@ class VolumeOptions:
     )
     array_spacing_mm: tuple[float, ...] = option(
         (),
-        "NumPy arrays (.npy, .npz) are volumes [depth, height, width] with this voxel size, e.g. 2.5,0.8,0.8; they are "
-        "without an orientation, see --unoriented",
+        "NumPy arrays (.npy, .npz) are volumes [depth, height, width] with this voxel size, e.g. 2.5,0.8,0.8, and so "
+        "are stacks of TIFF pages without a JSON file of their spacing; they are without an orientation, see "
+        "--unoriented",
         omitted=True,
     )
     max_voxels: int = option(
