@@ -107,8 +107,6 @@ def convert(
     oriented_boxes: Literal['upright', 'drop'] = 'upright',
     class_property: str | None = None,
     one_class: str | None = None,
-    person_box: Literal['full', 'visible', 'head'] = 'full',
-    run_lengths: Literal['auto', 'columns', 'rows'] = 'auto',
     coordinates: str = 'auto',
     empty_classes: Sequence[str | int] = (),
     keep: Sequence[str | int] = (),
@@ -149,9 +147,7 @@ def convert(
     mask_grid_tolerance: float = 0.05,
     mask_references: Literal['check', 'ignore'] = 'check',
     class_overlap: Literal['refuse', 'last', 'first', 'channels'] = 'refuse',
-    several_masks: Literal['refuse', 'merge'] = 'refuse',
-    scan_box_units: Literal['auto', 'voxels', 'mm-ras', 'mm-lps'] = 'auto',
-    min_readers: int = 1,
+    several_masks: Literal['refuse', 'merge', 'majority', 'staple'] = 'refuse',
     refuse_flaws: Sequence[str | int] = (),
     fill_missing_slices: bool = False,
     min_slices: int = 3,
@@ -176,7 +172,7 @@ def convert(
     classes: Sequence[str | int] = (),
     map_classes: Sequence[str | int] | Mapping[str, Any] = (),
     drop_classes: Sequence[str | int] = (),
-    emptied_pictures: Literal['negative', 'ignored', 'left-out'] = 'negative',
+    emptied_pictures: Literal['negative', 'left-out'] = 'negative',
     label_channels: Sequence[str | int] = (),
     label_colors: Sequence[str | int] | Mapping[str, Any] = (),
     label_values: Literal['auto', 'stored', 'shown'] = 'auto',
@@ -289,8 +285,8 @@ def convert(
         max_boxes: static number of boxes that the loader pads to; the report counts the boxes beyond it.
         boxes_outside: boxes that leave the picture.
         boxes_zero_area: boxes without height or width.
-        boxes_crowd: boxes that mark a crowd or a group (Open Images' IsGroupOf): keep them with their flag, by which
-            training leaves them out; drop them; or take them as objects, for tools that flag every object.
+        boxes_crowd: boxes that mark a crowd: keep them with their flag, by which training leaves them out; drop them;
+            or take them as objects, for tools that flag every object.
         boxes_difficult: boxes flagged as difficult: keep them with their flag, drop them, or take them as objects
             without it.
         on_bad_object: COCO, VOC and tables: an object that cannot be used (inverted or NaN box, no class; with masks
@@ -300,11 +296,7 @@ def convert(
             takes boxes as they are before they are turned. keep corners keeps their corners too.
         class_property: GeoJSON: property with the class; default: QuPath's classification, class, label, category,
             type_id and other usual names, or the only one whose texts repeat.
-        one_class: GeoJSON, and tables of run lengths without classes: all are objects of this class, e.g. building.
-        person_box: CrowdHuman: the box of each person: the full body, which may extend beyond the picture, its
-            visible part, or the head.
-        run_lengths: tables of run lengths: whether pixels count down the columns, as Kaggle's mostly do, or along the
-            rows. auto: the masks of pictures that are no squares show it, else columns.
+        one_class: GeoJSON: all features are objects of this class, e.g. building.
         coordinates: GeoJSON: what its numbers are: pixels of the picture; picture, the coordinate system of each
             picture; lat-lon, latitude before longitude; or a system such as EPSG:32633. auto: the file's own member
             crs, else longitude and latitude; pixels for QuPath, and for pictures without a georeference.
@@ -364,8 +356,7 @@ def convert(
         slice_wise: use the nearest slice across thick slices, as nnU-Net does; auto: if the slice spacing is over 3
             times the spacing within the slice.
         window: a window in HU by name (abdomen, bone, brain, liver, lung, mediastinum) or as center/width, e.g.
-            40/400; DICOM pictures: the number or the explanation of one of the file's own windows or VOI LUTs, e.g. 2
-            (default: the first), center/width, or none for all values.
+            40/400.
         window_hu: the window's low and high end, e.g. -160,240.
         window_unit: unit of window and window_hu: hu refuses a scan whose values are not Hounsfield units (MR, a CT
             without rescale, a file that states no unit and has no value below -50); any applies the window to every
@@ -391,13 +382,9 @@ def convert(
             refused, or the class with the last or first number, or of the last or first file, gets them; channels
             (volumes, at most 16 classes) keeps all: the loader gives each class, and each region of nnU-Net, as a
             channel of 0 and 1, the last axis of `label` (halofeed's trainer does not train on it).
-        several_masks: pairs, dicom: several label files (SEGs, RTSTRUCTs) of one image are refused, or merged in
-            order of name.
-        scan_box_units: scan-boxes: unit of the boxes: voxels (continuous, x along the file's fastest axis), mm-ras
-            (to the right, anterior and superior, as in NIfTI) or mm-lps (left, posterior, superior, as in DICOM and
-            ITK); auto takes the only one in which they lie in their scans.
-        min_readers: LIDC: a nodule that fewer readers outlined is flagged as ignored (is_crowd), so that it is
-            neither learned nor counted as background; boxes_crowd drop leaves it out.
+        several_masks: several label files (SEGs, RTSTRUCTs) of one image are refused, or merged in order of name, as
+            those of a table are; volumes: readings of the same structures become one label: majority takes the class
+            of most files, staple weighs files by their agreement (STAPLE); a tie is background.
         refuse_flaws: DICOM: refuse a series with any of these flaws instead of correcting it: tilt, unequal-gaps,
             missing-slice, overlapping, padding, duplicates.
         fill_missing_slices: DICOM: interpolate missing slices instead of refusing the series.
@@ -449,13 +436,15 @@ def convert(
             default: all, by name; bids: suffixes, also with entities, e.g. T1w,ce-gd_T1w; default: those of all
             sessions.
         classes: the classes to keep, by name (label images: or value), in the order of their ids (a label_map gives
-            other ids); objects, pictures, pixels and voxels of all others are left out.
+            other ids); objects, pictures, pixels and voxels of all others are left out. A name may be a pattern, e.g.
+            'GTV*', which keeps each class that fits, or a code of a SEG or RTSTRUCT, e.g. SCT:10200004.
         map_classes: replace classes of the source, by name (label images: or value): FROM=TO, e.g.
-            'car=vehicle,bus=vehicle' or 'left kidney=kidney,BODY=background,500=liver', or 1..300=cell for a range of
-            values; background leaves a class out, before overlaps are counted.
+            'car=vehicle,bus=vehicle' or 'left kidney=kidney,BODY=background,500=liver', 'GTV*=tumor' for all that
+            fit, SCT:10200004=liver for a code (SCT:64033007+SCT:7771000 with a modifier), or 1..300=cell for a range
+            of values; background leaves a class out, before overlaps are counted.
         drop_classes: classes of the source to leave out, by name or value.
         emptied_pictures: a picture whose objects classes, map_classes and drop_classes all leave out becomes a
-            picture without objects, one with ignored regions in the place of its objects, or has no record.
+            picture without objects, or has no record.
         label_channels: volumes: the class of each channel of label files with a channel per class (one-hot), in
             order, e.g. background,liver,spleen.
         label_colors: segmentation: the class of each color (RRGGBB, hexadecimal) of label files in color, e.g.
@@ -475,8 +464,7 @@ def convert(
         gsd_m: scale the picture to this ground sample distance in meters per pixel, e.g. 0.5; the file states its
             own.
         min_visible: share of an object's box that a tile must show, 0 to 1. An object that it shows less of stays in
-            the tile, flagged as ignored (is_crowd), so that it is neither learned nor counted as background; the same
-            for boxes in volumes, in tiles and crops.
+            the tile, flagged as ignored (is_crowd), so that it is neither learned nor counted as background.
         empty_tiles: tiles without an object, or whose label is background only: keep all, drop all, or keep this
             share of them, e.g. 0.1, chosen by a stable hash.
         bands: bands of the file that become channels, in order, counted from 1, e.g. 4,3,2; default: all, which
@@ -554,8 +542,6 @@ def dry_run(
     oriented_boxes: Literal['upright', 'drop'] = 'upright',
     class_property: str | None = None,
     one_class: str | None = None,
-    person_box: Literal['full', 'visible', 'head'] = 'full',
-    run_lengths: Literal['auto', 'columns', 'rows'] = 'auto',
     coordinates: str = 'auto',
     empty_classes: Sequence[str | int] = (),
     keep: Sequence[str | int] = (),
@@ -596,9 +582,7 @@ def dry_run(
     mask_grid_tolerance: float = 0.05,
     mask_references: Literal['check', 'ignore'] = 'check',
     class_overlap: Literal['refuse', 'last', 'first', 'channels'] = 'refuse',
-    several_masks: Literal['refuse', 'merge'] = 'refuse',
-    scan_box_units: Literal['auto', 'voxels', 'mm-ras', 'mm-lps'] = 'auto',
-    min_readers: int = 1,
+    several_masks: Literal['refuse', 'merge', 'majority', 'staple'] = 'refuse',
     refuse_flaws: Sequence[str | int] = (),
     fill_missing_slices: bool = False,
     min_slices: int = 3,
@@ -623,7 +607,7 @@ def dry_run(
     classes: Sequence[str | int] = (),
     map_classes: Sequence[str | int] | Mapping[str, Any] = (),
     drop_classes: Sequence[str | int] = (),
-    emptied_pictures: Literal['negative', 'ignored', 'left-out'] = 'negative',
+    emptied_pictures: Literal['negative', 'left-out'] = 'negative',
     label_channels: Sequence[str | int] = (),
     label_colors: Sequence[str | int] | Mapping[str, Any] = (),
     label_values: Literal['auto', 'stored', 'shown'] = 'auto',
@@ -735,8 +719,8 @@ def dry_run(
         max_boxes: static number of boxes that the loader pads to; the report counts the boxes beyond it.
         boxes_outside: boxes that leave the picture.
         boxes_zero_area: boxes without height or width.
-        boxes_crowd: boxes that mark a crowd or a group (Open Images' IsGroupOf): keep them with their flag, by which
-            training leaves them out; drop them; or take them as objects, for tools that flag every object.
+        boxes_crowd: boxes that mark a crowd: keep them with their flag, by which training leaves them out; drop them;
+            or take them as objects, for tools that flag every object.
         boxes_difficult: boxes flagged as difficult: keep them with their flag, drop them, or take them as objects
             without it.
         on_bad_object: COCO, VOC and tables: an object that cannot be used (inverted or NaN box, no class; with masks
@@ -746,11 +730,7 @@ def dry_run(
             takes boxes as they are before they are turned. keep corners keeps their corners too.
         class_property: GeoJSON: property with the class; default: QuPath's classification, class, label, category,
             type_id and other usual names, or the only one whose texts repeat.
-        one_class: GeoJSON, and tables of run lengths without classes: all are objects of this class, e.g. building.
-        person_box: CrowdHuman: the box of each person: the full body, which may extend beyond the picture, its
-            visible part, or the head.
-        run_lengths: tables of run lengths: whether pixels count down the columns, as Kaggle's mostly do, or along the
-            rows. auto: the masks of pictures that are no squares show it, else columns.
+        one_class: GeoJSON: all features are objects of this class, e.g. building.
         coordinates: GeoJSON: what its numbers are: pixels of the picture; picture, the coordinate system of each
             picture; lat-lon, latitude before longitude; or a system such as EPSG:32633. auto: the file's own member
             crs, else longitude and latitude; pixels for QuPath, and for pictures without a georeference.
@@ -810,8 +790,7 @@ def dry_run(
         slice_wise: use the nearest slice across thick slices, as nnU-Net does; auto: if the slice spacing is over 3
             times the spacing within the slice.
         window: a window in HU by name (abdomen, bone, brain, liver, lung, mediastinum) or as center/width, e.g.
-            40/400; DICOM pictures: the number or the explanation of one of the file's own windows or VOI LUTs, e.g. 2
-            (default: the first), center/width, or none for all values.
+            40/400.
         window_hu: the window's low and high end, e.g. -160,240.
         window_unit: unit of window and window_hu: hu refuses a scan whose values are not Hounsfield units (MR, a CT
             without rescale, a file that states no unit and has no value below -50); any applies the window to every
@@ -837,13 +816,9 @@ def dry_run(
             refused, or the class with the last or first number, or of the last or first file, gets them; channels
             (volumes, at most 16 classes) keeps all: the loader gives each class, and each region of nnU-Net, as a
             channel of 0 and 1, the last axis of `label` (halofeed's trainer does not train on it).
-        several_masks: pairs, dicom: several label files (SEGs, RTSTRUCTs) of one image are refused, or merged in
-            order of name.
-        scan_box_units: scan-boxes: unit of the boxes: voxels (continuous, x along the file's fastest axis), mm-ras
-            (to the right, anterior and superior, as in NIfTI) or mm-lps (left, posterior, superior, as in DICOM and
-            ITK); auto takes the only one in which they lie in their scans.
-        min_readers: LIDC: a nodule that fewer readers outlined is flagged as ignored (is_crowd), so that it is
-            neither learned nor counted as background; boxes_crowd drop leaves it out.
+        several_masks: several label files (SEGs, RTSTRUCTs) of one image are refused, or merged in order of name, as
+            those of a table are; volumes: readings of the same structures become one label: majority takes the class
+            of most files, staple weighs files by their agreement (STAPLE); a tie is background.
         refuse_flaws: DICOM: refuse a series with any of these flaws instead of correcting it: tilt, unequal-gaps,
             missing-slice, overlapping, padding, duplicates.
         fill_missing_slices: DICOM: interpolate missing slices instead of refusing the series.
@@ -895,13 +870,15 @@ def dry_run(
             default: all, by name; bids: suffixes, also with entities, e.g. T1w,ce-gd_T1w; default: those of all
             sessions.
         classes: the classes to keep, by name (label images: or value), in the order of their ids (a label_map gives
-            other ids); objects, pictures, pixels and voxels of all others are left out.
+            other ids); objects, pictures, pixels and voxels of all others are left out. A name may be a pattern, e.g.
+            'GTV*', which keeps each class that fits, or a code of a SEG or RTSTRUCT, e.g. SCT:10200004.
         map_classes: replace classes of the source, by name (label images: or value): FROM=TO, e.g.
-            'car=vehicle,bus=vehicle' or 'left kidney=kidney,BODY=background,500=liver', or 1..300=cell for a range of
-            values; background leaves a class out, before overlaps are counted.
+            'car=vehicle,bus=vehicle' or 'left kidney=kidney,BODY=background,500=liver', 'GTV*=tumor' for all that
+            fit, SCT:10200004=liver for a code (SCT:64033007+SCT:7771000 with a modifier), or 1..300=cell for a range
+            of values; background leaves a class out, before overlaps are counted.
         drop_classes: classes of the source to leave out, by name or value.
         emptied_pictures: a picture whose objects classes, map_classes and drop_classes all leave out becomes a
-            picture without objects, one with ignored regions in the place of its objects, or has no record.
+            picture without objects, or has no record.
         label_channels: volumes: the class of each channel of label files with a channel per class (one-hot), in
             order, e.g. background,liver,spleen.
         label_colors: segmentation: the class of each color (RRGGBB, hexadecimal) of label files in color, e.g.
@@ -921,8 +898,7 @@ def dry_run(
         gsd_m: scale the picture to this ground sample distance in meters per pixel, e.g. 0.5; the file states its
             own.
         min_visible: share of an object's box that a tile must show, 0 to 1. An object that it shows less of stays in
-            the tile, flagged as ignored (is_crowd), so that it is neither learned nor counted as background; the same
-            for boxes in volumes, in tiles and crops.
+            the tile, flagged as ignored (is_crowd), so that it is neither learned nor counted as background.
         empty_tiles: tiles without an object, or whose label is background only: keep all, drop all, or keep this
             share of them, e.g. 0.1, chosen by a stable hash.
         bands: bands of the file that become channels, in order, counted from 1, e.g. 4,3,2; default: all, which

@@ -41,6 +41,8 @@ SCAN = "scan"
 INTERPOLATIONS = ("linear", "cubic")
 """Interpolations of volumes, the default first."""
 _WINDOW_EXAMPLES = {"hu": "-160,240", "percentiles": "0.5,99.5"}
+VOTES = ("majority", "staple")
+"""Values of `several_masks` that make one label of several readings; keys of `halofeed.prep.voxels.votes.RULES`."""
 FLAWS = tuple(name.replace("_", "-") for name in reading_options.FLAW_FIELDS)
 _PICTURES_ALSO = "without --depth; add that for volumes, or leave it out for pictures"
 VOLUMES = Need("--depth", lambda recipe: recipe.depth is not None, why=_PICTURES_ALSO)
@@ -188,9 +190,11 @@ class VolumeOptions:
     )
     several_masks: str = option(
         "refuse",
-        "pairs, dicom: several label files (SEGs, RTSTRUCTs) of one image are refused, or merged in order of name",
-        choices=("refuse", "merge"),
-        needs=of_layouts("pairs", "dicom"),
+        "several label files (SEGs, RTSTRUCTs) of one image are refused, or merged in order of name, as those of a "
+        "table are; volumes: readings of the same structures become one label: majority takes the class of most files, "
+        "staple weighs files by their agreement (STAPLE); a tie is background",
+        choices=("refuse", "merge", "majority", "staple"),
+        needs=of_layouts("pairs", "dicom", "csv", "jsonl"),
     )
     scan_box_units: str = option(
         "auto",
@@ -298,8 +302,9 @@ class VolumeOptions:
     )
     array_spacing_mm: tuple[float, ...] = option(
         (),
-        "NumPy arrays (.npy, .npz) are volumes [depth, height, width] with this voxel size, e.g. 2.5,0.8,0.8; they are "
-        "without an orientation, see --unoriented",
+        "NumPy arrays (.npy, .npz) are volumes [depth, height, width] with this voxel size, e.g. 2.5,0.8,0.8, and so "
+        "are stacks of TIFF pages without a JSON file of their spacing; they are without an orientation, see "
+        "--unoriented",
         omitted=True,
     )
     max_voxels: int = option(
@@ -343,7 +348,8 @@ class VolumeOptions:
     classes: tuple[str, ...] = option(
         (),
         "the classes to keep, by name (label images: or value), in the order of their ids (a --label-map gives other "
-        "ids); objects, pictures, pixels and voxels of all others are left out",
+        "ids); objects, pictures, pixels and voxels of all others are left out. A name may be a pattern, e.g. 'GTV*', "
+        "which keeps each class that fits, or a code of a SEG or RTSTRUCT, e.g. SCT:10200004",
         brief="the classes to keep, by name or value",
         group=SOURCE,
         needs=(),
@@ -351,8 +357,9 @@ class VolumeOptions:
     map_classes: tuple[str, ...] = option(
         (),
         "replace classes of the source, by name (label images: or value): FROM=TO, e.g. 'car=vehicle,bus=vehicle' or "
-        "'left kidney=kidney,BODY=background,500=liver', or 1..300=cell for a range of values; background leaves a "
-        "class out, before overlaps are counted",
+        "'left kidney=kidney,BODY=background,500=liver', 'GTV*=tumor' for all that fit, SCT:10200004=liver for a code "
+        "(SCT:64033007+SCT:7771000 with a modifier), or 1..300=cell for a range of values; background leaves a class "
+        "out, before overlaps are counted",
         needs=(),
     )
     drop_classes: tuple[str, ...] = option(
@@ -439,6 +446,7 @@ class VolumeOptions:
             ),
         )
         yield from self._scale_problems()
+        yield from self._vote_problems()
         yield from self._series_problems()
         if self.non_finite_value is not None and not math.isfinite(self.non_finite_value):
             yield f"--non-finite-value {self.non_finite_value}: expected a number"
@@ -490,6 +498,18 @@ class VolumeOptions:
                 "--normalize scan in place of both"
             )
         yield from refusal(self.fixed_standard, f"--normalize {self.normalize!r}: ")
+
+    def _vote_problems(self) -> Iterator[str]:
+        """Yield a message for a vote of masks that cannot be taken."""
+        if self.several_masks not in VOTES:
+            return
+        if self.depth is None:
+            yield f"--several-masks {self.several_masks}: masks of volumes are combined so; add --depth, or use merge"
+        if self.class_overlap == SETS:
+            yield (
+                f"--several-masks {self.several_masks} and --class-overlap channels: a vote gives each voxel one "
+                "class; leave one out"
+            )
 
     def _series_problems(self) -> Iterator[str]:
         """Yield a message for each wrong choice of DICOM series."""

@@ -132,6 +132,8 @@ ARCHIVE_EXTENSIONS = (".zip", ".tar", ".tgz", ".tar.gz", ".tar.bz2", ".tar.xz", 
 """Extensions of archives, which are unpacked first."""
 ARRAY_EXTENSIONS = (".npy", ".npz")
 """Extensions of NumPy arrays, which are volumes where the options state their voxel size."""
+STACK_EXTENSIONS = (".tif", ".tiff")
+"""Extensions of pictures whose pages may be the slices of a volume."""
 SINGLE_FILE_EXTENSIONS = tuple(name for names in FORMAT_EXTENSIONS.values() for name in names.single)
 VOLUME_FILE_EXTENSIONS = tuple(name for names in FORMAT_EXTENSIONS.values() for name in names.extensions)
 DICOM_EXTENSIONS = (*DICOM_PICTURE_EXTENSIONS, *(f"{name}.gz" for name in DICOM_PICTURE_EXTENSIONS))
