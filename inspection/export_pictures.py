@@ -406,7 +406,7 @@ class CocoExporter(BoxExporter):
         if self._has_masks:
             mask = np.zeros(objects.grid.size, np.uint8)
             mask[round(ymin) : round(ymax), round(xmin) : round(xmax)] = 1
-            place["segmentation"] = run_lengths(mask)
+            place["segmentation"] = encode_run_lengths(mask)
         return place
 
     def finish(self) -> None:
