@@ -36,6 +36,7 @@ from halofeed.inspection.stored_values import decode_stored
 from halofeed.prep.annotations.contract import is_split_name, split_in_file_name
 from halofeed.prep.annotations.written_boxes import polygon_area
 from halofeed.prep.geometry.resize import apply_to_boxes, area_factor
+from halofeed.prep.voxels.masks import encode_run_lengths
 from halofeed.schemas import keys
 from halofeed.schemas.croissant import (
     class_records,
@@ -277,17 +278,6 @@ def snapped(exact: NDArray[np.float64], grid: PictureGrid) -> NDArray[np.float64
     return np.asarray(np.where(is_whole, whole, exact))
 
 
-def run_lengths(mask: NDArray[np.uint8]) -> dict[str, Any]:
-    """Return a mask as COCO's run lengths, down the columns and zeros first.
-
-    >>> run_lengths(np.array([[0, 1], [1, 1]], np.uint8))
-    {'size': [2, 2], 'counts': [1, 3]}
-    """
-    pixels = np.concatenate([[False], mask.T.reshape(-1) > 0])
-    changes = np.flatnonzero(pixels[1:] != pixels[:-1])
-    return {"size": list(mask.shape), "counts": np.diff(changes, prepend=0, append=mask.size).tolist()}
-
-
 class BoxExporter(Exporter):
     """Base class of exporters of boxes; KEEPS are the keys of `BoxedObjects.counts` that the target holds."""
 
@@ -394,7 +384,7 @@ class CocoExporter(BoxExporter):
                 **{name: 1 for name in flags if name != "is_crowd"},
             }
             if (mask := objects.mask(box)) is not None:
-                entry["segmentation"] = run_lengths(mask)
+                entry["segmentation"] = encode_run_lengths(mask)
             elif objects.has_corners:
                 entry["segmentation"] = [objects.outlines[box].reshape(-1).tolist()]
             names, points = objects.keypoints(box)
@@ -416,7 +406,7 @@ class CocoExporter(BoxExporter):
         if self._has_masks:
             mask = np.zeros(objects.grid.size, np.uint8)
             mask[round(ymin) : round(ymax), round(xmin) : round(xmax)] = 1
-            place["segmentation"] = run_lengths(mask)
+            place["segmentation"] = encode_run_lengths(mask)
         return place
 
     def finish(self) -> None:

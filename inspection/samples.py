@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from halofeed.inspection.dataset_files import DatasetFiles
 from halofeed.inspection.planes import Display, Plane, ShownVolume, center_of, cut_planes
-from halofeed.inspection.record_words import KindWords, kind_words
+from halofeed.inspection.record_words import KindWords, kind_words, task_words
+from halofeed.inspection.scan_objects import ScanObjects
 from halofeed.inspection.stored_records import (
     ClassCounts,
     StoredShard,
@@ -575,9 +576,12 @@ def load_scan(
     features = StoredShard(folder, candidate.shard).features(candidate.row)
     source = text_of(features, keys.FILENAME) or ""
     fix = f"run `halofeed verify {folder}`"
-    scan = _scan_of(features, manifest)
-    if scan is None:
-        raise CorruptFileError(f"{source}: the record is not a volume with a label; {fix}")
+    scan, has_boxes = _scan_of(features, manifest), task_words(manifest).has_boxes
+    objects = ScanObjects.of(features) if has_boxes else None
+    if scan is None or (objects if has_boxes else scan.label) is None:
+        raise CorruptFileError(
+            f"{source}: the record is not a volume with {'boxes' if has_boxes else 'a label'}; {fix}"
+        )
     if (scan.extent[1] <= scan.extent[0]).any():
         raise CorruptFileError(f"{source}: image/extent is empty; {fix}")
     planes = cut_planes(
@@ -587,8 +591,8 @@ def load_scan(
             steps_mm=scan.steps_mm,
             directions=scan.directions,
         ),
-        [lambda at: shown_classes(scan.label[at], manifest)],
-        center_of(scan.label, scan.extent),
+        [objects.outlines if objects else lambda at: shown_classes(scan.label[at], manifest)],
+        objects.middle(scan.extent) if objects else center_of(scan.label, scan.extent),
         display,
         ranks,
         side,
@@ -601,7 +605,7 @@ def load_scan(
         reason=reason,
         source=source,
         planes=planes,
-        classes=class_counts(scan.label, manifest),
+        classes=objects.counts if objects else class_counts(scan.label, manifest),
         spacing_mm=tuple(scan.spacing_mm.tolist()),
         source_shape=() if shape is None else tuple(shape.tolist()),
         source_spacing_mm=tuple(lengths.tolist()),
@@ -611,10 +615,13 @@ def load_scan(
 
 @dataclass(frozen=True, kw_only=True)
 class _StoredScan:
-    """The arrays of a volume's record; the values of its affine and spacing may be anything."""
+    """The arrays of a volume's record; the values of its affine and spacing may be anything.
+
+    `label` is [depth, height, width], with class ids or sets; None in a record with boxes.
+    """
 
     volume: NDArray[Any]
-    label: NDArray[Any]
+    label: Any
     affine: NDArray[np.float64]
     extent: NDArray[np.int64]
     spacing_mm: NDArray[np.float32]
@@ -639,4 +646,5 @@ def _scan_of(features: Decoded, manifest: Manifest) -> _StoredScan | None:
         "extent": extent_of(features),
         "spacing_mm": spacing_of(features),
     }
-    return None if any(value is None for value in found.values()) else _StoredScan(**found)
+    missing = [name for name, value in found.items() if value is None and name != "label"]
+    return None if missing else _StoredScan(**found)

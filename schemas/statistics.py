@@ -220,6 +220,8 @@ class Statistics:
         scan_cut_percents, body_cut_percents: number of scans by the percentage, rounded up, of their field of view
             and of their body that is in no record; older manifests lack them.
         ledger: what the conversion did to the information of the records; older manifests lack it.
+        box_sizes_mm: number of objects in the scans by their longest side in whole millimeters, rounded up; each object
+            of a scan counts once, whatever its records show.
     """
 
     records: Annotated[int | None, _count] = None
@@ -253,6 +255,7 @@ class Statistics:
     body_cut_percents: Annotated[NameCounts | None, _NUMBERED] = None
     largest_scan: Annotated[tuple[int, ...] | None, _sides(3)] = None
     ledger: Annotated[Ledger | None, ledger_problems] = None
+    box_sizes_mm: Annotated[NameCounts | None, _NUMBERED] = None
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Statistics:

@@ -159,6 +159,8 @@ def _ignored_boxes(count: int, *, is_tiled: bool) -> tuple[Field, ...]:
 
 
 def _detection(image: ImageFormat, max_boxes: int, masks: bool) -> tuple[Field, ...]:
+    if "depth" in image.kind.axes:
+        return _detection_in_volumes(max_boxes)
     fields: tuple[Field, ...] = (
         Field(
             name="boxes",
@@ -182,6 +184,37 @@ def _detection(image: ImageFormat, max_boxes: int, masks: bool) -> tuple[Field, 
     # width] of 0 and 1, padded to the number of `boxes` and to the size of `image`.
     mask = Field(name="masks", keys=(keys.OBJECT_MASK,), dtype="uint8", encoding="png_list", optional=True)
     return (*fields, mask)
+
+
+def _detection_in_volumes(max_boxes: int) -> tuple[Field, ...]:
+    """Return the fields of objects in volumes.
+
+    `boxes` are zmin, ymin, xmin, zmax, ymax, xmax along depth, height and width, normalized to the stored volume with
+    its padding. An object is flagged `is_crowd`, to be ignored, if the record shows less of it than --min-visible.
+    `index` is the number of the object in its source from 0, and `visible` the share of its box that the record shows.
+    `source_boxes` are the complete boxes in voxels of the source, in the order of its file like `source_affine`, with
+    the origin at the corner of the first voxel: a box of all of a file of 40 slices extends from 0 to 40.
+    """
+    return (
+        _solid_boxes("boxes", keys.SOLID_CORNERS, max_boxes),
+        _per_box("classes", keys.OBJECT_CLASS_LABEL, "int32", max_boxes),
+        _per_box("is_crowd", keys.OBJECT_IS_CROWD, "bool", max_boxes),
+        _per_box("index", keys.OBJECT_INDEX, "int32", max_boxes, optional=True),
+        _per_box("visible", keys.OBJECT_VISIBLE, "float32", max_boxes, optional=True),
+        _solid_boxes("source_boxes", keys.OBJECT_SOURCE_SOLID_CORNERS, max_boxes, optional=True),
+    )
+
+
+def _solid_boxes(name: str, corners: tuple[str, ...], max_boxes: int, *, optional: bool = False) -> Field:
+    return Field(
+        name=name,
+        keys=corners,
+        dtype="float32",
+        axes=("box", "coordinate"),
+        shape=(max_boxes, 6),
+        encoding="list",
+        optional=optional,
+    )
 
 
 def _objects_of_tile(max_boxes: int) -> tuple[Field, ...]:

@@ -20,6 +20,7 @@ from halofeed.inspection.dataset_facts import (
     VALUE_PARTS,
     ClassVoxels,
     DatasetFacts,
+    box_size_bins,
     color_errors,
     counts_of,
     padding_choices,
@@ -407,9 +408,17 @@ def boxes(report: Report) -> dict[str, Any] | None:
         "per_image": per_image,
         "rows": rows,
         "fates": list(facts.per_split("boxes").items()),
+        "sizes_mm": _box_sizes_mm(facts),
         "limit": limits[0] if limits else 0,
         "cut": cut if cut and cut.images else None,
     }
+
+
+def _box_sizes_mm(facts: DatasetFacts) -> list[tuple[str, list[int]]]:
+    """Return the objects of each split by ranges of their longest side; [] for pictures."""
+    of_splits = [box_size_bins(facts.manifest.splits[name].statistics) for name in facts.splits]
+    bins = box_size_bins(facts.total)
+    return [(f"{words} mm", [found.get(words, 0) for found in of_splits]) for words in bins]
 
 
 def sizes(report: Report) -> dict[str, Any]:

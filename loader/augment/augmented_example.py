@@ -136,7 +136,8 @@ class Objects:
     record follow its objects.
 
     Args:
-        boxes: float64 [n, 4], ymin, xmin, ymax, xmax, normalized to the view.
+        boxes: float64 [n, 4], ymin, xmin, ymax, xmax, normalized to the view; [n, 6] in volumes, with zmin and zmax
+            before the others.
         areas: float64 [n], in stored pixels².
         kept: int64 [n], indices of these objects in the record; partners' objects are numbered after the record's.
         masks: uint8 mask of each object, 0 and 1, on the image's grid; empty if masks are not needed.
@@ -163,8 +164,9 @@ class Objects:
         Corners are not clipped.
 
         Args:
-            window: top, left, height and width, normalized to the view; [4], or [n, 4] for objects in several views.
-            minimum_visible: required share of a box's area, 0 to 1.
+            window: top, left, height and width, normalized to the view; [4], or [n, 4] for objects in several views; of
+                volumes [6] or [n, 6], with the first slice and the depth before each two.
+            minimum_visible: required share of a box's area or volume, 0 to 1.
         """
         from halofeed.prep.geometry.boxes import crop_boxes
 
@@ -330,11 +332,12 @@ class Example:
 def to_view(boxes: NDArray[np.float32], stored: ArrayLike, picture: ArrayLike) -> NDArray[np.float64]:
     """Convert boxes normalized to the stored image to float64 [n, 4] normalized to the picture without its padding.
 
-    The boxes may be corners, [n, 8]. Both sizes are height and width, [2], or [n, 2] for boxes in several images. A
+    The boxes may be corners, [n, 8], or of volumes, [n, 6]. Both sizes are height and width, [2], or [n, 2] for boxes
+    in several images; of volumes the depth comes first. A
     side within float32's rounding error of a whole pixel is moved onto it: windows have whole pixels, and rounding must
     not decide whether a box is inside.
     """
-    points = boxes.shape[-1] // 2
+    points = boxes.shape[-1] // np.asarray(stored).shape[-1]
     sides, shown = (np.concatenate([size] * points, axis=-1) for size in map(np.asarray, (stored, picture)))
     pixels = boxes.astype(np.float64) * sides
     whole = np.rint(pixels)

@@ -10,11 +10,12 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
-from typing import Any
+from typing import Any, TypeAlias
 
 from halofeed.prep.annotations.class_names import note_similar_classes
 from halofeed.prep.annotations.contract import (
     LayoutOptions,
+    Listing,
     attributes_of,
     rejected_example,
     sort_examples,
@@ -56,6 +57,7 @@ class FilePicture:
         gsd_m: ground sample distance in meters per pixel; None without one.
         optional: whether the picture is ignored if there is no such file.
         notes: remarks on how the file was read.
+        late_notes: function that returns remarks which depend on other files; it is called when all are read.
         attributes: keys of the picture's entry; some of them may name its group.
     """
 
@@ -71,7 +73,23 @@ class FilePicture:
     gsd_m: float | None = None
     optional: bool = False
     notes: tuple[str, ...] = ()
+    late_notes: Callable[[], tuple[str, ...]] = tuple
     attributes: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileContent:
+    """Pictures of one annotation file, and the classes that it lists in their order."""
+
+    pictures: Iterable[FilePicture]
+    classes: Sequence[str] = ()
+
+
+Read: TypeAlias = Callable[[str, bytes], Iterable[FilePicture] | FileContent | None]
+"""Function that maps (path, content) to the pictures of one file; None if the file has another format.
+
+It raises SourceError for a damaged file.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,8 +101,9 @@ class DocumentFormat:
         summary: one line for the help text.
         extensions: extensions of its files.
         expected: what a file of this format has, for messages.
-        read: maps (path, content) to the pictures of one file; None if the file has another format. It raises
-            SourceError for a damaged file.
+        read: reads one file.
+        read_with: maps (annotations, options) to the function that reads one file, in place of `read`, for formats that
+            need other files of the source.
         box_of: maps (object, description, options) to a box, or None for an entry that means no object; it raises
             SourceError for an unusable object.
         of_one_picture: whether a file describes only one picture, so that a damaged file is a fault of that picture.
@@ -99,7 +118,8 @@ class DocumentFormat:
     summary: str
     extensions: tuple[str, ...]
     expected: str
-    read: Callable[[str, bytes], Iterable[FilePicture] | None]
+    read: Read = lambda path, data: None
+    read_with: Callable[[SourceFiles, LayoutOptions], Read] | None = None
     box_of: Callable[[Any, str, LayoutOptions], Box | None]
     of_one_picture: bool = False
     grid: str | None = None
@@ -119,11 +139,14 @@ def list_documents(
     images: SourceFiles,
     annotation_file: str | None,
     options: LayoutOptions,
-) -> Iterator[SourceExample]:
+) -> Listing:
     """Yield an example for every picture of the annotation files, every damaged file, and every other picture.
 
     Without splits in the files, a folder with a split's name is the split of its pictures if every annotated picture
     is in such a folder; otherwise all belong to `train`.
+
+    Returns:
+        The classes in the order of the files; None if no file lists them.
 
     Raises:
         AnnotationsError: no file has this format, or the only file is damaged.
@@ -131,7 +154,7 @@ def list_documents(
     check_ignored_columns(options, form.layout)
     index = ImageIndex(images, annotations.root)
     where = annotation_file or annotations.root
-    entries, faulty = _read_files(form, annotations, annotation_file)
+    entries, faulty, classes = _read_files(form, annotations, annotation_file, options)
     if not entries:
         raise _no_entries_error(form, annotations, annotation_file, faulty)
     listed = _list_entries(form, entries, index, options, where)
@@ -144,6 +167,7 @@ def list_documents(
         used = {one.source: one.split for one in listed}
         listed += index.without_annotation(used.items, only_used_folders=annotation_file is not None)
     yield from sort_examples(note_similar_classes([*listed, *faulty]))
+    return (lambda: dict(enumerate(classes))) if classes else None
 
 
 def _no_entries_error(
@@ -201,30 +225,35 @@ def _resolve(
 
 
 def _read_files(
-    form: DocumentFormat, annotations: SourceFiles, annotation_file: str | None
-) -> tuple[list[_Entry], list[SourceExample]]:
-    """Return the pictures of all files of this format, and an example for each damaged file."""
+    form: DocumentFormat, annotations: SourceFiles, annotation_file: str | None, options: LayoutOptions
+) -> tuple[list[_Entry], list[SourceExample], Sequence[str]]:
+    """Return the pictures of all files, an example for each damaged file, and the classes that files list."""
+    read = form.read if form.read_with is None else form.read_with(annotations, options)
     if annotation_file is not None:  # the user's word counts more than an extension
         paths = [annotation_file]
     else:
         paths = [path for path in annotations.sizes() if path.lower().endswith(form.extensions)]
     entries: list[_Entry] = []
     faulty: list[SourceExample] = []
+    classes: dict[str, None] = {}
     for path in paths:
         try:
-            entries += _read_file(form, annotations, path)
+            content = _read_file(form, read, annotations, path)
+            entries += ((path, one) for one in content.pictures)
+            classes |= dict.fromkeys(content.classes)
         except SourceError as error:
             split = splits_by_folders([path])[0]
             faulty.append(rejected_example(path, error.at(path).args, split))
-    return entries, faulty
+    return entries, faulty, tuple(classes)
 
 
-def _read_file(form: DocumentFormat, annotations: SourceFiles, path: str) -> list[_Entry]:
+def _read_file(form: DocumentFormat, read: Read, annotations: SourceFiles, path: str) -> FileContent:
     """Return the pictures of one file with their splits; raise SourceError if it is damaged."""
-    found = form.read(path, read_limited(annotations, path, "annotation file", _MAX_BYTES))
+    found = read(path, read_limited(annotations, path, "annotation file", _MAX_BYTES))
+    content = found if isinstance(found, FileContent) else FileContent(pictures=found or ())
     # The file of one picture has the picture's name, in which a word such as test does not mean a split.
     split = "" if form.of_one_picture else split_in_file_name(path) or ""
-    return [(path, replace(one, split=one.split or split)) for one in found or ()]
+    return replace(content, pictures=[replace(one, split=one.split or split) for one in content.pictures])
 
 
 def _with_images(
@@ -309,7 +338,7 @@ def _notes(
     elif name and name.casefold() != posixpath.basename(image.path).casefold():
         # Case is ignored, since Windows and macOS ignore it.
         unusual = _MISSING_NAME
-    return tuple(filter(None, (*picture.notes, image.note, unusual)))
+    return tuple(filter(None, (*picture.notes, *picture.late_notes(), image.note, unusual)))
 
 
 def _query(entry: _Entry, stems: Mapping[str, Sequence[str]]) -> ImageQuery:

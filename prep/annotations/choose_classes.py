@@ -112,6 +112,8 @@ def chosen_order(choice: ClassChoice, names: Iterable[str]) -> list[str]:
     >>> chosen_order(ClassChoice.of((), ("bus=car",)), ["bus", "person", "car"])
     ['car', 'person']
     """
+    names = list(names)
+    choice = choice.with_names(names)
     targets = (chosen_class(choice, name) for name in names)
     return [*dict.fromkeys(choice.keep or (name for name in targets if name is not None))]
 

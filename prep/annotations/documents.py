@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 from xml.etree import ElementTree
 
@@ -30,6 +30,11 @@ def parse_json_document(data: bytes) -> Any:
         return parse_json(data.removeprefix(b"\xef\xbb\xbf"), _MAX_VALUES, finite=False)
     except ValueError as error:
         raise SourceError("annotation", "malformed JSON", str(error)) from error
+
+
+def as_mapping(value: object) -> Mapping[str, Any]:
+    """Return a JSON object; {} for anything else."""
+    return value if isinstance(value, dict) else {}
 
 
 class _DoctypeRefusingBuilder(ElementTree.TreeBuilder):

@@ -508,7 +508,8 @@ def _possible_sizes(path: str, images: SourceFiles) -> tuple[Size, ...]:
         from halofeed.prep.formats.region.slide_headers import slide_size
 
         slide = slide_size(images, path)
-        return () if slide is None else (slide,)
+        if slide is not None:
+            return (slide,)
     for size in _HEADER_BYTES:  # as few bytes as possible
         head = images.head(path, size)
         found = size_and_orientation(head)

@@ -20,7 +20,7 @@ from halofeed.prep.annotations.contract import (
     sort_examples,
 )
 from halofeed.prep.annotations.image_index import ImageIndex, ImageMatch, ImageQuery
-from halofeed.prep.annotations.picture_classes import settle_classes, with_classes
+from halofeed.prep.annotations.picture_classes import means_empty, settle_classes, with_classes
 from halofeed.prep.annotations.resolve_boxes import resolve_boxes
 from halofeed.prep.annotations.written_boxes import (
     BOX_IS_ORIENTED,
@@ -41,6 +41,7 @@ from halofeed.prep.annotations.written_boxes import (
 from halofeed.prep.layouts.coco_files import (
     CROWD_KEYS,
     TURNED_SHARE,
+    FileClasses,
     InstancesFile,
     crowd_of,
     is_class_alone,
@@ -72,6 +73,7 @@ _IGNORED = (
 _NO_OUTLINE = frozenset(("keypoints", "num_keypoints"))
 """Keys that have words of geometry in their names; --keep reads them, and without it no box is lost."""
 _CORNER_SIZE_MODES = (None, 1, "XYWH_ABS", "XYWH")
+_OF_ALL = "; --task classification takes the classes of all pictures"
 UNLABELED = 0
 """Value of pixels without a segment; classes have the values from 1."""
 _LARGEST_SEGMENT = (1 << 24) - 1
@@ -108,7 +110,7 @@ def list_references(
     _check_occluded(documents, options)
     skeletons = _skeletons_of(documents) if "keypoints" in options.keep else None
     # The documents take most of the memory of planning, so only their classes are kept.
-    class_values = partial(values_of_classes, [document.classes for document in documents])
+    class_values = partial(values_of_classes, [_classes_of(document, options) for document in documents])
     listed: list[SourceExample] = []
     if options.wants_label_images:
         values = {name: value for value, name in class_values().items()}
@@ -224,6 +226,10 @@ def _annotations_by_image(
 
 def _are_of_classes(documents: Sequence[InstancesFile], options: LayoutOptions) -> bool:
     """Return whether the files give classes of images; raise AnnotationsError if the task needs something else."""
+    # The user's word: sets of camera traps have boxes of some pictures, and classes of all. A picture of several
+    # classes has a problem unless its set of classes is wanted.
+    if options.task == "classification":
+        return True
     of_classes = next((one for one in documents if one.classes_only), None)
     of_objects = next((one for one in documents if one.annotations and not one.classes_only), None)
     # A record has a class or boxes, so one conversion cannot take both.
@@ -238,12 +244,30 @@ def _are_of_classes(documents: Sequence[InstancesFile], options: LayoutOptions) 
             f"{of_classes.file}: its annotations have no boxes and no outlines, and give each image a class: take "
             "--task classification"
         )
-    # Classes of objects are no classes of their pictures, of which one may show several.
-    if options.task == "classification" and not of_classes:
-        raise AnnotationsError(
-            f"{documents[0].file}: its annotations are objects, and no classes of images: take --task detection"
-        )
     return of_classes is not None
+
+
+def _classes_of(document: InstancesFile, options: LayoutOptions) -> FileClasses:
+    """Return the classes of a file: those of its objects do not include one that means a picture without objects."""
+    # Classification keeps it, as a class of pictures.
+    if options.task == "classification" or document.classes_only or options.wants_label_images:
+        return document.classes
+    empty = _empty_classes(document, options)
+    names = {identity: name for identity, name in document.names_by_id.items() if identity not in empty}
+    return FileClasses(file=document.file, names_by_id=names, used=document.used.difference(empty))
+
+
+def _empty_classes(document: InstancesFile, options: LayoutOptions) -> dict[int, str]:
+    """Return the categories of pictures without objects, such as those of camera traps that show no animal.
+
+    An unused category of such a name stays a class, since only annotations without a place show what it means.
+    """
+    alone: set[Any] = set()
+    placed: set[Any] = set()
+    for one in document.annotations:
+        (alone if is_class_alone(one) else placed).add(one["category_id"])
+    names = ((identity, document.names_by_id.get(identity)) for identity in alone - placed)
+    return {identity: name for identity, name in names if name and means_empty(name, options)}
 
 
 def _classified_images(
@@ -352,6 +376,8 @@ def _object_examples(
     if document.outlined:
         count = plural(document.outlined, "annotation has", "annotations have")
         notes += (f"{document.file}: {count} no bbox: the box is that of the outline",)
+    for name in _empty_classes(document, options).values():
+        notes += (f"{document.file}: {name} means a picture without objects, and is no class of objects",)
     if skeletons is not None:
         are_pixel_numbers = _are_pixel_numbers_in(document.annotations)
         skeletons = replace(skeletons, shift=_MIDDLE if are_pixel_numbers else 0.0)
@@ -365,7 +391,8 @@ def _object_examples(
         if example.problem is None:
             example = reader.with_objects(example, entry, annotations)
         read.append((example, reader.classes_alone(annotations), document.file))
-    for example in (*settle_classes(read, options, are_objects=True), *document.faulty, *orphaned):
+    settled = settle_classes(read, options, are_objects=True, advice=_OF_ALL)
+    for example in (*settled, *document.faulty, *orphaned):
         yield replace(example, notes=(*example.notes, *notes)) if example.boxes else example
 
 

@@ -14,6 +14,7 @@ import posixpath
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, TypeAlias
 
 from halofeed.prep.annotations.class_names import shorten_list
@@ -106,7 +107,11 @@ def read_files(
         AnnotationsError: there is no such file, or a fault affects a complete file.
     """
     names = _instance_files(annotations, annotation_file, label_images=label_images)
-    return [_read_document(annotations, name, outlines=outlines, label_images=label_images) for name in names]
+    read = partial(_read_document, annotations, outlines=outlines, label_images=label_images)
+    found = [read(name, may_be_bare=len(names) > 1) for name in names]
+    documents = [one for one in found if one is not None]
+    # No file has annotations: the message of the first one says so.
+    return documents or [one for one in [read(names[0])] if one is not None]
 
 
 def _instance_files(
@@ -231,10 +236,12 @@ _HOOKS: Mapping[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
 
 
 def _read_document(
-    annotations: SourceFiles, name: str, *, outlines: str, label_images: bool
-) -> InstancesFile:
-    """Return the content of one file, see `read_files`."""
-    lists = _read_lists(annotations, name, outlines=outlines)
+    annotations: SourceFiles, name: str, *, outlines: str, label_images: bool, may_be_bare: bool = False
+) -> InstancesFile | None:
+    """Return the content of one file, see `read_files`; None for one that lists pictures alone, if that may be."""
+    lists = _read_lists(annotations, name, outlines=outlines, may_be_bare=may_be_bare)
+    if lists is None:
+        return None
     images, faulty, repeated_ids = _valid_images(name, lists["images"])
     pictures: dict[int | str | None, str] = {}
     if _is_panoptic(name, lists["annotations"], outlines=outlines, label_images=label_images):
@@ -271,8 +278,16 @@ def _read_document(
     )
 
 
-def _read_lists(annotations: SourceFiles, name: str, *, outlines: str) -> Lists:
-    """Return the images, annotations and categories of a file; raise AnnotationsError if it lacks one of the lists."""
+def _read_lists(
+    annotations: SourceFiles, name: str, *, outlines: str, may_be_bare: bool = False
+) -> Lists | None:
+    """Return the images, annotations and categories of a file, or None for a file that lists pictures alone.
+
+    iNaturalist's test2018.json is such a file. Its pictures have no annotation, as those that no file names.
+
+    Raises:
+        AnnotationsError: the file lacks one of the lists.
+    """
     data = read_required(annotations, name)
     try:
         # The hook drops outlines while the file is parsed, since they are most of its memory.
@@ -280,6 +295,8 @@ def _read_lists(annotations: SourceFiles, name: str, *, outlines: str) -> Lists:
     except (ValueError, RecursionError) as error:
         fix = "correct it" if data.rstrip().endswith((b"}", b"]")) else "it ends early, so copy it again"
         raise AnnotationsError(f"{name}: expected COCO instances as JSON: {error}; {fix}") from error
+    if may_be_bare and isinstance(content, dict) and content.get("images") and "annotations" not in content:
+        return None
     lists: Lists = {}
     for part in ("images", "annotations", "categories"):
         entries = content.get(part) if isinstance(content, dict) else None

@@ -380,8 +380,8 @@ class RecipeOptions(ClipOptions, VolumeOptions, TileOptions):
     )
     one_class: str | None = option(
         None,
-        "GeoJSON: all features are objects of this class, e.g. building",
-        needs=of_layouts("geojson"),
+        "GeoJSON, and tables of run lengths without classes: all are objects of this class, e.g. building",
+        needs=of_layouts("geojson", "run-lengths"),
         omitted=True,
     )
     person_box: Literal["full", "visible", "head"] = option(
@@ -391,6 +391,14 @@ class RecipeOptions(ClipOptions, VolumeOptions, TileOptions):
         choices=("full", "visible", "head"),
         needs=of_layouts("crowdhuman"),
         omitted="full",
+    )
+    run_lengths: Literal["auto", "columns", "rows"] = option(
+        "auto",
+        "tables of run lengths: whether pixels count down the columns, as Kaggle's mostly do, or along the rows. auto: "
+        "the masks of pictures that are no squares show it, else columns",
+        choices=("auto", "columns", "rows"),
+        needs=of_layouts("run-lengths"),
+        omitted="auto",
     )
     coordinates: str = option(
         "auto",

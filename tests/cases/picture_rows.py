@@ -105,7 +105,7 @@ PICTURES: tuple[Case, ...] = (
         words=PICTURE,
         right=(
             records_are(7),
-            classes_are("cat", unused=["empty"]),
+            classes_are("cat"),
             boxes_are("loc0/1.png", _CAT),
             boxes_are("loc0/2.png"),
         ),
@@ -116,12 +116,11 @@ PICTURES: tuple[Case, ...] = (
         words=PICTURE,
         right=(
             records_are(4, train=2, val=2),
-            one_of(
-                label_counts_are("aachen_000000_000019_leftImg8bit.png", 1800, 600, 3000),
-                label_counts_are("aachen_000000_000019_leftImg8bit.png", 1800, 600),
+            label_values_are(
+                "aachen_000000_000019_leftImg8bit.png",
+                {"road": 5400, "building": 1800, "car": 600, "ignored": 3000},
             ),
         ),
-        says=("leftImg8bit",),
     ),
     Case(
         folder="pictures_class_choice_for_boxes",
@@ -216,9 +215,7 @@ PICTURES: tuple[Case, ...] = (
     Case(
         folder="pictures_datumaro_json_is_called_coco",
         words=PICTURE,
-        right=(boxes_are("a.png", _CAT),),
-        says=("[Dd]atumaro", "datum|export"),
-        ends=True,
+        right=(records_are(1), boxes_are("a.png", _CAT)),
     ),
     Case(
         folder="pictures_gdal_rgb_minisblack",

@@ -330,3 +330,15 @@ def test_every_object_has_the_class_that_a_slow_reading_of_the_options_gives(
             assert (after.labels is None) == (before.labels is None)
     assert counts.emptied + counts.ignored + counts.left_out == emptied_pictures
     assert counts.left_out == sum(one.problem not in (None, PROBLEM) for one in found)
+
+
+def test_patterns_choose_classes_of_objects(tmp_path: Path) -> None:
+    """In upper or lower case; a name counts before a pattern."""
+    options = write(tmp_path / "s", "csv")
+    done = run_convert(tmp_path / "s", tmp_path / "a", **options, classes=("person", "*A*"))
+    assert [*done.manifest.labels.values()] == ["person", "car", "tram"]
+    options |= {"map_classes": ("bus=coach", "*s=other", "P*=person")}
+    done = run_convert(tmp_path / "s", tmp_path / "b", **options, drop_classes=("*r*m*",))
+    assert {*done.manifest.labels.values()} == {"coach", "car", "person"}
+    with pytest.raises(AnnotationsError, match=r"--drop-classes: x\*: no such class.*found"):
+        run_convert(tmp_path / "s", tmp_path / "c", **options, drop_classes=("x*",))
