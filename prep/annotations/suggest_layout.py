@@ -13,6 +13,7 @@ from functools import partial
 from itertools import islice
 from posixpath import basename, splitext
 
+from halofeed.prep.annotations.box_lists import is_list_of_boxes
 from halofeed.prep.annotations.contract import is_split_name
 from halofeed.prep.annotations.layout_hints import (
     HEAD_BYTES,
@@ -73,12 +74,24 @@ _MARKS: Mapping[str, tuple[tuple[str, str | None, tuple[str, ...]], ...]] = {
             ),
         ),
         ("BDD100K's, or Scalabel's", "bdd100k", (r'"(box2d|poly2d)"\s*:',)),
+        ("SageMaker's", "sagemaker", ('"class_id"', '"image_size"', '"left"')),
         ("Datumaro's", "datumaro", (r'"dm_format_version"\s*:|"categories"\s*:.*"items"\s*:\s*\[',)),
         ("FiftyOne's", "fiftyone", (r'"samples"\s*:\s*\[', r'"filepath"\s*:')),
         ("FiftyOne's", "fiftyone", (r'^\s*\{\s*"classes"\s*:\s*(\[|null)', r'"labels"\s*:\s*\{')),
         ("Cityscapes'", "cityscapes", ('"imgHeight"', '"imgWidth"', '"objects"')),
         ("COCO's, panoptic", "coco", (r'"segments_info"\s*:',)),
         ("GeoJSON", "geojson", (r'"type"\s*:\s*"Feature(Collection)?"', '"(geometry|features)"')),
+    ),
+    **dict.fromkeys(
+        (".jsonl", ".ndjson", ".manifest"),
+        (
+            ("a manifest of SageMaker", "sagemaker", ('"source-ref"',)),
+            (
+                "NDJSON of Ultralytics",
+                "yolo-ndjson",
+                (r'^[^\n]*"type"\s*:\s*"(dataset|image)"', r'"type"\s*:\s*"image"', r'"file"\s*:'),
+            ),
+        ),
     ),
     ".geojson": (("GeoJSON", "geojson", ('"(features|geometry)"',)),),
     ".xml": (
@@ -142,7 +155,7 @@ _STATIC_SHAPE = " with --depth, --height and --width"
 _TOOL_LAYOUTS = frozenset(
     (
         *("labelme", "cvat", "createml", "kitti", "dota", "via", "label-studio", "supervisely", "wider"),
-        *("cityscapes", "bdd100k", "datumaro", "fiftyone"),
+        *("cityscapes", "bdd100k", "datumaro", "fiftyone", "yolo-ndjson", "sagemaker", "keras-yolo"),
     )
 )
 """Layouts of annotation tools: their files belong to no other layout, so that each error of another names them."""
@@ -372,6 +385,15 @@ def _detect_wider_face(files: ListedFiles, paths: Sequence[str]) -> Hint | None:
         # A path, and the number of boxes that follow.
         if len(lines) == 2 and is_image_name(lines[0]) and lines[1].isdigit():
             return hint_of_layout(f"{path} is WIDER FACE's", "wider")
+    return None
+
+
+def _detect_box_lists(files: ListedFiles, paths: Sequence[str]) -> Hint | None:
+    """Detect text files with an image path and its boxes in each line."""
+    for path, text in read_heads(files, paths, ".txt"):
+        # The last line may be cut off.
+        if is_list_of_boxes(text):
+            return hint_of_layout(f"{path} is a list of keras-yolo3", "keras-yolo")
     return None
 
 
@@ -650,11 +672,12 @@ _DETECTORS: tuple[Callable[[ListedFiles, Sequence[str]], Hint | None], ...] = (
     _detect_dataset_json,
     partial(_detect_marks, extension=".json"),
     _detect_coco,
-    partial(_detect_marks, extension=".geojson"),
+    *(partial(_detect_marks, extension=one) for one in (".jsonl", ".ndjson", ".manifest", ".geojson")),
     partial(_detect_marks, extension=".xml"),
     _detect_text_labels,
     _detect_yolo_yaml,
     _detect_wider_face,
+    _detect_box_lists,
     _detect_dicom,
     _detect_bids,
     _detect_volume,

@@ -23,11 +23,14 @@ from halofeed.prep.layouts import (
     geojson,
     image_table,
     json_tools,
+    keras_lists,
     msd,
     nnunet,
     pairs,
+    sagemaker,
     voc,
     yolo,
+    yolo_ndjson,
 )
 from halofeed.prep.sources.example import SourceExample
 from halofeed.prep.sources.files import SourceFiles
@@ -137,6 +140,9 @@ LAYOUTS: dict[str, Layout] = {
         _of_documents(json_tools.SUPERVISELY),
         _of_documents(box_lines.WIDER),
         _of_documents(bdd100k.BDD100K),
+        _of_documents(yolo_ndjson.YOLO_NDJSON),
+        _of_documents(sagemaker.SAGEMAKER),
+        _of_documents(keras_lists.KERAS_YOLO),
         _of_documents(datumaro.DATUMARO),
         _of_documents(fiftyone.FIFTYONE),
         Layout(
