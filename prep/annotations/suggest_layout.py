@@ -26,6 +26,7 @@ from halofeed.prep.annotations.layout_hints import (
     read_heads,
     unpack_advice,
 )
+from halofeed.prep.annotations.object_folders import find_masks, holds_masks
 from halofeed.prep.annotations.table_forms import GOOGLE_SETS, METADATA_NAMES, WHEAT_COLUMNS
 from halofeed.prep.annotations.unknown_annotations import describe_annotations
 from halofeed.prep.formats.volume.reading_options import ARRAY_ADVICE
@@ -94,6 +95,7 @@ _MARKS: Mapping[str, tuple[tuple[str, str | None, tuple[str, ...]], ...]] = {
         ),
     ),
     ".geojson": (("GeoJSON", "geojson", ('"(features|geometry)"',)),),
+    ".txt": (("PASCAL's text of version 1.00", "pascal-text", (r"^#.*PASCAL Annotation Version 1\.",)),),
     ".xml": (
         (
             "of the LabelMe web tool, in XML",
@@ -156,6 +158,7 @@ _TOOL_LAYOUTS = frozenset(
     (
         *("labelme", "cvat", "createml", "kitti", "dota", "via", "label-studio", "supervisely", "wider"),
         *("cityscapes", "bdd100k", "datumaro", "fiftyone", "yolo-ndjson", "sagemaker", "keras-yolo"),
+        "pascal-text",
     )
 )
 """Layouts of annotation tools: their files belong to no other layout, so that each error of another names them."""
@@ -596,6 +599,21 @@ def _detect_cityscapes(files: ListedFiles, paths: Sequence[str]) -> Hint | None:
     return None if named is None else hint_of_layout(f"{named} is named as in Cityscapes", "cityscapes")
 
 
+def _detect_object_masks(files: ListedFiles, paths: Sequence[str]) -> Hint | None:
+    """Detect folders with a mask for each object beside their picture."""
+    # Folders first: there may be millions of pictures.
+    if not any(map(holds_masks, {path.rpartition("/")[0] for path in _images(files)})):
+        return None
+    masks = find_masks(_images(files)).masks
+    # One mask for each picture may be a label image.
+    first = next((path for path, found in masks.items() if len(found) > 1), None)
+    if first is None or sum(map(len, masks.values())) <= len(masks):
+        return None
+    return hint_of_layout(
+        f"{masks[first][0]} is a mask of an object of {first} by its folder", "object-masks"
+    )
+
+
 def _detect_masks(files: ListedFiles, paths: Sequence[str]) -> Hint | None:
     """Detect images/a.jpg with masks/a.png: a label image per image."""
     by_kind: dict[bool, dict[str, str]] = {True: {}, False: {}}
@@ -674,6 +692,7 @@ _DETECTORS: tuple[Callable[[ListedFiles, Sequence[str]], Hint | None], ...] = (
     _detect_coco,
     *(partial(_detect_marks, extension=one) for one in (".jsonl", ".ndjson", ".manifest", ".geojson")),
     partial(_detect_marks, extension=".xml"),
+    partial(_detect_marks, extension=".txt"),
     _detect_text_labels,
     _detect_yolo_yaml,
     _detect_wider_face,
@@ -683,6 +702,7 @@ _DETECTORS: tuple[Callable[[ListedFiles, Sequence[str]], Hint | None], ...] = (
     _detect_volume,
     _detect_array,
     _detect_cityscapes,
+    _detect_object_masks,
     _detect_masks,
     _detect_table,
     _detect_container,

@@ -380,8 +380,8 @@ class RecipeOptions(ClipOptions, VolumeOptions, TileOptions):
     )
     one_class: str | None = option(
         None,
-        "GeoJSON: all features are objects of this class, e.g. building",
-        needs=of_layouts("geojson"),
+        "GeoJSON, masks of objects: all are objects of this class, e.g. building",
+        needs=of_layouts("geojson", "object-masks"),
         omitted=True,
     )
     coordinates: str = option(
