@@ -69,6 +69,8 @@ class LayoutOptions:
     task: str | None = None
     box_origin: int | None = None
     box_units: str = "auto"
+    scan_box_units: str = "auto"
+    min_readers: int = 1
     box_form: str = "auto"
     ignore_columns: tuple[str, ...] = ()
     annotation_grid: str = "auto"
@@ -82,14 +84,17 @@ class LayoutOptions:
     oriented_boxes: str = "upright"
     class_property: str | None = None
     one_class: str | None = None
+    person_box: str = "full"
     coordinates: str = "auto"
     empty_classes: tuple[str, ...] = ()
+    run_lengths: str = "auto"
     takes: Callable[[str], bool] = is_image_name
     takes_scan: Callable[[str], bool] = is_scan_name
     source_splits: bool = True
     needs_groups: bool = False
     group_column: str | None = None
     split_folders: bool | None = None
+    fit: str = "crop-or-pad"
     folders_are_classes: bool = False
     image_pattern: str | None = None
     label_pattern: str | None = None
@@ -211,6 +216,7 @@ class Layout:
             values or shares one; otherwise returns {}.
         takes_clips: whether its images can be clips.
         takes_volumes: whether its images for segmentation can be volumes.
+        takes_scan_boxes: whether its boxes are in volumes; those of other layouts are in pictures.
         has_containers: whether it reads container files, whose class numbers --label-map may name.
         in_parts: functions that list it in parts, with the same examples as `list_references`.
     """
@@ -234,6 +240,7 @@ class Layout:
     regions: Callable[[SourceFiles, str | None], Mapping[str, tuple[int, ...]]] | None = None
     takes_clips: bool = False
     takes_volumes: bool = True
+    takes_scan_boxes: bool = False
     has_containers: bool = False
     in_parts: PartwiseListing | None = None
 
@@ -377,7 +384,7 @@ def _is_plain(example: SourceExample) -> bool:
         and example.split.isascii()
         and (example.label or "").isascii()
         and (example.group or "").isascii()
-        and not (example.boxes or example.labels or example.mask or example.class_masks)
+        and not (example.boxes or example.labels or example.mask or example.class_masks or example.class_runs)
         and not (example.members or example.channels or example.more_masks)
         and not (example.problem or example.notes or example.bad_objects)
     )
@@ -410,6 +417,8 @@ def _texts(example: SourceExample) -> Iterator[tuple[str, str]]:
         yield "group", example.group
     for label in (*example.classes, *(box.label for box in example.boxes or ())):
         yield "class", label
+    for name, _ in example.class_runs or ():
+        yield "class", name
     for name, path in example.class_masks:
         yield "class", name
         yield "file name", path

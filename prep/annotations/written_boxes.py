@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from halofeed.prep.annotations.columns import to_corners
 from halofeed.prep.annotations.contract import LayoutOptions
@@ -107,6 +107,20 @@ def rectangle_of(
         return box
     x, y = (box.xmin + box.xmax) / 2, (box.ymin + box.ymax) / 2
     return turned_box(box, (x, y), turn, what, options)
+
+
+REGION: Final = "ignored region"
+"""Label of the boxes that are ignored regions; messages name it."""
+
+
+def region_of(numbers: Sequence[float], what: str, options: LayoutOptions, form: str = "corners") -> Box:
+    """Return an ignored region of four numbers, as `rectangle_of` reads them.
+
+    >>> region_of([1, 2, 10, 20], "object 1", LayoutOptions(), form="corner-size").xmax
+    11
+    """
+    corners = to_corners(numbers, form if options.box_form == "auto" else options.box_form)
+    return make_box(REGION, corners, what, is_region=True)
 
 
 def turned_box(box: Box, center: tuple[float, float], turn: float, what: str, options: LayoutOptions) -> Box:

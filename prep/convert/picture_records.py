@@ -25,7 +25,15 @@ from halofeed.prep.convert.tallies import (
     sum_pixels,
 )
 from halofeed.prep.formats.picture import FIRST_OF_SEVERAL, DecodedImage, Footprint, ReadOptions, read_image
-from halofeed.prep.formats.picture.image import FEWER_BITS, GRAY_BANDS, MORE_BANDS
+from halofeed.prep.formats.picture.image import (
+    BURNED_IN_TEXT,
+    FEWER_BITS,
+    GRAY_BANDS,
+    IGNORED_WINDOWS,
+    MORE_BANDS,
+    OVERLAYS_LEFT_OUT,
+    SEVERAL_VIEWS,
+)
 from halofeed.prep.formats.picture.jpeg import without_metadata
 from halofeed.prep.geometry.resize import ResizePlan, displayed_size, resizer, stored_to_file
 from halofeed.prep.options.option import copy_options
@@ -44,7 +52,10 @@ from halofeed.system.memory import ReserveMemory
 
 BOX_BYTES = 2048
 """Bytes of an object with its features."""
-_WARNINGS = (FEWER_BITS, GRAY_BANDS, MORE_BANDS)
+_WARNINGS = (
+    *(FEWER_BITS, GRAY_BANDS, MORE_BANDS),
+    *(BURNED_IN_TEXT, OVERLAYS_LEFT_OUT, SEVERAL_VIEWS, IGNORED_WINDOWS),
+)
 """Notes of decoders about guesses, which are printed as warnings."""
 _ENCODED = {"raw": 0.0, "packed": 1.0, "yuv420": 1.5, "jpeg": 2.0, "png": 2.7}
 _ENCODED_LABEL = {"raw": 0, "packed": 1, "yuv420": 1, "jpeg": 3, "png": 3}
@@ -173,7 +184,7 @@ class PictureConverter:
         def inspect(samples: DecodedImage) -> None:
             add_samples(ledger, samples, reference, label, grid, self._read_options)
 
-        image = read_image(data, self._read_options, needed, reserve_decoding, inspect)
+        image = read_image(data, self._read_options, needed, reserve_decoding, inspect, reference.frame or 0)
         plan = plan_of(recipe, displayed_size(image.orientation, image.stored_size))
         orientation, warning = annotated_orientation(reference.declared_size, image, grid)
         keeps_file = _keeps_file(recipe, image, plan)

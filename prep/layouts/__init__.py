@@ -14,6 +14,7 @@ from halofeed.prep.layouts import (
     box_lines,
     cityscapes,
     coco,
+    crowdhuman,
     cvat,
     datumaro,
     dicom,
@@ -24,12 +25,18 @@ from halofeed.prep.layouts import (
     image_table,
     json_tools,
     keras_lists,
+    lidc,
+    luna16,
     msd,
+    nndetection,
     nnunet,
     object_masks,
     pairs,
     pascal_text,
+    run_length_table,
     sagemaker,
+    scan_boxes,
+    visdrone,
     voc,
     yolo,
     yolo_ndjson,
@@ -42,6 +49,7 @@ from halofeed.system.wording import did_you_mean
 __all__ = ["LAYOUTS", "Layout", "LayoutOptions", "SourceExample", "find_layout"]
 
 _SEGMENTATION = ("segmentation",)
+_DETECTION = ("detection",)
 _ALL = ("classification", "detection", "segmentation")
 
 
@@ -141,6 +149,8 @@ LAYOUTS: dict[str, Layout] = {
         _of_documents(json_tools.LABEL_STUDIO),
         _of_documents(json_tools.SUPERVISELY),
         _of_documents(box_lines.WIDER),
+        replace(_of_documents(visdrone.VISDRONE), list_labels=visdrone.list_labels),
+        _of_documents(crowdhuman.CROWDHUMAN),
         _of_documents(bdd100k.BDD100K),
         _of_documents(pascal_text.PASCAL_TEXT),
         Layout(
@@ -167,6 +177,14 @@ LAYOUTS: dict[str, Layout] = {
             takes_volumes=False,
             has_masks=True,
             keeps=("corners",),
+        ),
+        Layout(
+            name="run-lengths",
+            tasks=("detection", "segmentation"),
+            summary="Kaggle's tables of run lengths: ImageId[_ClassId],EncodedPixels",
+            list_references=run_length_table.list_references,
+            has_masks=True,
+            takes_volumes=False,
         ),
         Layout(
             name="geojson",
@@ -250,6 +268,35 @@ LAYOUTS: dict[str, Layout] = {
             summary="DICOM series in folders, each with a SEG, an RTSTRUCT or a NIfTI mask, or with none",
             list_references=dicom.list_references,
             label_values=dicom.label_values,
+        ),
+        Layout(
+            name="scan-boxes",
+            tasks=_DETECTION,
+            summary="a table of boxes or spheres in volumes: filename[,class], xmin to zmax, or x,y,z,diameter",
+            list_references=scan_boxes.list_references,
+            takes_scan_boxes=True,
+        ),
+        Layout(
+            name="luna16",
+            tasks=_DETECTION,
+            summary="LUNA16: annotations.csv with nodules in mm, scans (.mhd) in subset0 to subset9",
+            list_references=luna16.list_references,
+            takes_scan_boxes=True,
+        ),
+        Layout(
+            name="lidc",
+            tasks=_DETECTION,
+            summary="LIDC-IDRI: DICOM series with XML of up to four readers",
+            list_references=lidc.list_references,
+            takes_scan_boxes=True,
+        ),
+        Layout(
+            name="nndetection",
+            tasks=_DETECTION,
+            summary="nnDetection: imagesTr/CASE_0000, labelsTr/CASE with numbered objects and CASE.json",
+            list_references=nndetection.list_references,
+            channel_names=nndetection.channel_names,
+            takes_scan_boxes=True,
         ),
     )
 }

@@ -7,7 +7,7 @@ The rules are those of CVAT (docs.cvat.ai/docs/dataset_management/formats/format
 - Frame 7 of a video is `frame_000007`. A track lists its box on each frame, and `outside="1"` where it is not visible.
 - Tags are classes of pictures.
 - Ellipses and masks have the box around them, as in CVAT's export to COCO. Points, lines, cuboids and skeletons have
-  none.
+  none. The run lengths of a mask go along the rows of its rectangle, zeros first (`transformations.py`).
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ from halofeed.prep.annotations.documents import parse_xml_document
 from halofeed.prep.annotations.written_boxes import (
     angle_of,
     class_of,
+    declared_size,
     ellipse_of,
+    make_box,
     no_box,
     numbers_of,
     points_of,
@@ -57,12 +59,12 @@ def _read(path: str, data: bytes) -> Iterator[FilePicture] | None:
 
 def _images(root: ElementTree.Element) -> Iterator[FilePicture]:
     for image in root.iterfind("image"):
-        name = image.get("name", "")
+        name, size = image.get("name", ""), (image.get("height"), image.get("width"))
         yield FilePicture(
             name=name if is_image_name(name) else "",
             stem=name,
-            size=(image.get("height"), image.get("width")),
-            objects=[(one.get("label"), one) for one in image if one.tag != "tag"],
+            size=size,
+            objects=[(one.get("label"), one, size) for one in image if one.tag != "tag"],
             classes=[name for tag in image.iterfind("tag") if (name := tag.get("label", "").strip())],
             **_of_subset(image.get("subset", "")),
         )
@@ -71,14 +73,18 @@ def _images(root: ElementTree.Element) -> Iterator[FilePicture]:
 def _frames(root: ElementTree.Element, path: str) -> Iterator[FilePicture]:
     """Yield the frames of all tracks, and the others of the video if the file says how many it has."""
     _refuse_several_tasks(root)
-    ranges, missing = dict(_ranges(root)), 0
+    tasks = list(_tasks(root))
+    sizes = {subset: _original_size(task) for subset, task in tasks}
+    ranges = {subset: found for subset, task in tasks if (found := _range_of(task)) is not None}
+    missing = 0
     frames: dict[tuple[str, int], list[Any]] = {}
     gaps: set[tuple[str, int]] = set()
     for track in root.iterfind("track"):
         subset = track.get("subset", "")
         entries = _entries_of_track(track)
+        size = sizes.get(subset, (None, None))
         for frame, shape in entries:
-            frames.setdefault((subset, frame), []).append((track.get("label"), shape))
+            frames.setdefault((subset, frame), []).append((track.get("label"), shape, size))
         for between in _gaps_of_track(entries, ranges.get(subset, range(1)).step):
             missing += len(between)
             if missing > _MAX_FRAMES:  # before the frames are listed: numbers in a file cost nothing
@@ -92,10 +98,16 @@ def _frames(root: ElementTree.Element, path: str) -> Iterator[FilePicture]:
             stem=f"frame_{key[1]:06d}",
             objects=frames.get(key, []),
             fault=_GAP if key in gaps else None,
-            optional=key not in frames,
+            # A frame on which a track only ends has no object, and may not be exported.
+            optional=key not in gaps and all(_is_outside(shape) for _, shape, _ in frames.get(key, ())),
             group=f"{path} {key[0]}".rstrip(),
             **_of_subset(key[0]),
         )
+
+
+def _is_outside(shape: ElementTree.Element) -> bool:
+    """Return whether the shape of a track is not visible on its frame."""
+    return shape.get("outside") == "1"
 
 
 def _refuse_several_tasks(root: ElementTree.Element) -> None:
@@ -121,7 +133,7 @@ def _gaps_of_track(entries: Sequence[tuple[int, ElementTree.Element]], step: int
     frames were written, which do not tell the boxes between them.
     """
     for (frame, shape), (following, _) in pairwise(entries):
-        if shape.get("outside") != "1" and shape.tag != "skeleton":
+        if not _is_outside(shape) and shape.tag != "skeleton":
             yield range(frame + step, following, step)
 
 
@@ -139,15 +151,16 @@ def _frame(shape: ElementTree.Element) -> int:
     return int(text)
 
 
-def _ranges(root: ElementTree.Element) -> Iterator[tuple[str, range]]:
-    """Yield the subset and the frames of each video task in the file's description."""
+def _tasks(root: ElementTree.Element) -> Iterator[tuple[str, ElementTree.Element]]:
+    """Yield the subset and the description of each video task."""
     for place in ("task", "job", "project/tasks/task"):
         for task in root.iterfind(f"meta/{place}"):
-            frames = _range_of(task)
-            # Which frames are empty is known only with the first and the last frame.
-            if frames is not None:
-                subset = (task.findtext("subset") or "default") if place.startswith("project") else ""
-                yield subset, frames
+            yield (task.findtext("subset") or "default") if place.startswith("project") else "", task
+
+
+def _original_size(task: ElementTree.Element) -> tuple[str | None, str | None]:
+    """Return the height and width of the frames of a task, as written."""
+    return task.findtext("original_size/height"), task.findtext("original_size/width")
 
 
 def _range_of(task: ElementTree.Element) -> range | None:
@@ -160,10 +173,14 @@ def _range_of(task: ElementTree.Element) -> range | None:
     return range(int(first), int(last) + 1, int(step)) if int(step) else None
 
 
-def _box_of(written: tuple[str | None, ElementTree.Element], what: str, options: LayoutOptions) -> Box | None:
-    name, shape = written
+_Written = tuple[str | None, ElementTree.Element, tuple[str | None, str | None]]
+"""Label of a shape, the shape, and the height and width of its picture as written."""
+
+
+def _box_of(written: _Written, what: str, options: LayoutOptions) -> Box | None:
+    name, shape, size = written
     # A track's shape is not visible on this frame, where CVAT repeats its last box.
-    if shape.get("outside") == "1":
+    if _is_outside(shape):
         return None
     label, kind, flags = class_of(name, what), str(shape.tag), _flags(shape)
     what = f"{what} ({kind} {label!r})"
@@ -174,6 +191,8 @@ def _box_of(written: tuple[str | None, ElementTree.Element], what: str, options:
     if kind not in _SIDES:
         raise no_box(kind, what)
     numbers = numbers_of((shape.get(side) for side in _SIDES[kind]), what)
+    if kind == "mask" and options.masks:
+        return _box_of_mask(label, shape, numbers, size, what)
     # CVAT turns ellipses about their center.
     if kind == "ellipse":
         (angle,) = numbers_of([shape.get("rotation") or 0], what)
@@ -181,6 +200,36 @@ def _box_of(written: tuple[str | None, ElementTree.Element], what: str, options:
     turn = angle_of(shape.get("rotation"), what, options)
     form = "corners" if kind == "box" else "corner-size"
     return rectangle_of(label, numbers, what, options, form=form, turn=turn, **flags)
+
+
+def _box_of_mask(
+    label: str,
+    shape: ElementTree.Element,
+    rectangle: Sequence[float],
+    size: tuple[str | None, str | None],
+    what: str,
+) -> Box:
+    """Return the box and the mask of a brush, whose run lengths are those of the pixels of a rectangle."""
+    from halofeed.prep.voxels.run_lengths import mask_in_rectangle
+
+    picture = declared_size(*size)
+    if picture is None:
+        detail = (
+            f"{what}: a mask needs the width and the height of its picture; export the task from CVAT again"
+        )
+        raise SourceError("annotation", "size of the picture is missing", detail)
+    counts = numbers_of(shape.get("rle", "").split(","), f"{what} rle")
+    if not all(one.is_integer() for one in (*counts, *rectangle)):
+        raise SourceError("annotation", "run lengths are no whole numbers", what)
+    left, top, width, height = map(int, rectangle)
+    try:
+        mask = mask_in_rectangle([*map(int, counts)], (left, top, width, height), picture)
+    except SourceError as error:
+        raise error.at(what) from error
+    if mask is None:
+        raise SourceError("annotation", "mask is empty", f"{what}: it has no pixel; delete it")
+    ymin, xmin, ymax, xmax = mask.box
+    return make_box(label, (xmin, ymin, xmax, ymax), what, area=mask.area, mask=mask.code, **_flags(shape))
 
 
 def _flags(shape: ElementTree.Element) -> Mapping[str, bool]:

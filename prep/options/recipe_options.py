@@ -344,8 +344,8 @@ class RecipeOptions(ClipOptions, VolumeOptions, TileOptions):
     )
     boxes_crowd: Literal["keep", "drop", "objects"] = option(
         "keep",
-        "boxes that mark a crowd: keep them with their flag, by which training leaves them out; drop them; or take "
-        "them as objects, for tools that flag every object",
+        "boxes that mark a crowd or a group (Open Images' IsGroupOf): keep them with their flag, by which training "
+        "leaves them out; drop them; or take them as objects, for tools that flag every object",
         choices=("keep", "drop", "objects"),
         needs=_BOXES,
     )
@@ -380,9 +380,26 @@ class RecipeOptions(ClipOptions, VolumeOptions, TileOptions):
     )
     one_class: str | None = option(
         None,
-        "GeoJSON, masks of objects: all are objects of this class, e.g. building",
-        needs=of_layouts("geojson", "object-masks"),
+        "GeoJSON, masks of objects, and tables of run lengths without classes: all are objects of this class, e.g. "
+        "building",
+        needs=of_layouts("geojson", "object-masks", "run-lengths"),
         omitted=True,
+    )
+    person_box: Literal["full", "visible", "head"] = option(
+        "full",
+        "CrowdHuman: the box of each person: the full body, which may extend beyond the picture, its visible part, or "
+        "the head",
+        choices=("full", "visible", "head"),
+        needs=of_layouts("crowdhuman"),
+        omitted="full",
+    )
+    run_lengths: Literal["auto", "columns", "rows"] = option(
+        "auto",
+        "tables of run lengths: whether pixels count down the columns, as Kaggle's mostly do, or along the rows. auto: "
+        "the masks of pictures that are no squares show it, else columns",
+        choices=("auto", "columns", "rows"),
+        needs=of_layouts("run-lengths"),
+        omitted="auto",
     )
     coordinates: str = option(
         "auto",

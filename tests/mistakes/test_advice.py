@@ -106,10 +106,11 @@ EXCEPTIONS: dict[str, str] = {
     **dict.fromkeys(
         (
             "prep/layouts/coco.py: {}: its annotations have no boxes and no outlines, and give each image",
-            "prep/layouts/coco.py: {}: its annotations are objects, and no classes of images: take --task",
+            "prep/layouts/coco.py: ; --task classification takes the classes of all pictures",
             "prep/layouts/image_table.py: {} with one image per row, or also {} with one box per row; image,label",
         ),
-        "tests/prep/layouts/test_foreign_annotations.py and test_advice_of_cases.py type it",
+        "tests/prep/layouts/test_foreign_annotations.py, test_layout_picture_classes.py or test_advice_of_cases.py "
+        "types it",
     ),
     **dict.fromkeys(
         (
@@ -128,7 +129,6 @@ EXCEPTIONS: dict[str, str] = {
             "prep/convert/loss_findings.py: convert the scans to files again, or scale each by itself with",
             "prep/convert/loss_findings.py: --boxes-crowd objects takes them as objects",
             "prep/convert/loss_findings.py: --boxes-difficult objects takes them without the flag",
-            "prep/convert/loss_findings.py: leave group_of out of --keep to store them without the flag",
             "prep/convert/loss_findings.py: and that --classes, --map-classes and --ignore-label leave classes",
             "prep/convert/loss_findings.py: a larger --depth, --height and --width, a --spacing-mm {}",
             "pipelines/commit.py: {}{}; {}. Nothing was committed. --on-loss warn commits the records as",

@@ -278,7 +278,6 @@ def test_tracks_of_cvat_are_the_boxes_of_frames_and_subsets_are_splits(tmp_path)
         "w/images/Val/b.png": ("Val", []),
         "w/images/frame_000001.jpg": ("train", "track has no box on a frame"),
         "w/annotations.xml#frame_000000": ("train", "image file not found"),
-        "w/annotations.xml#frame_000002": ("train", "image file not found"),
     }
 
 
