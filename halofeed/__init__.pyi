@@ -300,7 +300,8 @@ def convert(
             takes boxes as they are before they are turned. keep corners keeps their corners too.
         class_property: GeoJSON: property with the class; default: QuPath's classification, class, label, category,
             type_id and other usual names, or the only one whose texts repeat.
-        one_class: GeoJSON, and tables of run lengths without classes: all are objects of this class, e.g. building.
+        one_class: GeoJSON, masks of objects, and tables of run lengths without classes: all are objects of this
+            class, e.g. building.
         person_box: CrowdHuman: the box of each person: the full body, which may extend beyond the picture, its
             visible part, or the head.
         run_lengths: tables of run lengths: whether pixels count down the columns, as Kaggle's mostly do, or along the
@@ -750,7 +751,8 @@ def dry_run(
             takes boxes as they are before they are turned. keep corners keeps their corners too.
         class_property: GeoJSON: property with the class; default: QuPath's classification, class, label, category,
             type_id and other usual names, or the only one whose texts repeat.
-        one_class: GeoJSON, and tables of run lengths without classes: all are objects of this class, e.g. building.
+        one_class: GeoJSON, masks of objects, and tables of run lengths without classes: all are objects of this
+            class, e.g. building.
         person_box: CrowdHuman: the box of each person: the full body, which may extend beyond the picture, its
             visible part, or the head.
         run_lengths: tables of run lengths: whether pixels count down the columns, as Kaggle's mostly do, or along the

@@ -56,6 +56,7 @@ class FilePicture:
         fault: error that makes the picture unusable.
         gsd_m: ground sample distance in meters per pixel; None without one.
         optional: whether the picture is ignored if there is no such file.
+        companions: files that belong to the picture and are no pictures, such as masks.
         notes: remarks on how the file was read.
         late_notes: function that returns remarks which depend on other files; it is called when all are read.
         attributes: keys of the picture's entry; some of them may name its group.
@@ -72,6 +73,7 @@ class FilePicture:
     fault: SourceError | None = None
     gsd_m: float | None = None
     optional: bool = False
+    companions: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     late_notes: Callable[[], tuple[str, ...]] = tuple
     attributes: Mapping[str, Any] = field(default_factory=dict)
@@ -165,7 +167,9 @@ def list_documents(
     # A named file of one picture does not describe the others. A named file of many does, in the folders that it uses.
     if annotation_file is None or not form.of_one_picture:
         used = {one.source: one.split for one in listed}
-        listed += index.without_annotation(used.items, only_used_folders=annotation_file is not None)
+        companions = {path for _, picture in entries for path in picture.companions}
+        others = index.without_annotation(used.items, only_used_folders=annotation_file is not None)
+        listed += (one for one in others if one.source not in companions)
     yield from sort_examples(note_similar_classes([*listed, *faulty]))
     return (lambda: dict(enumerate(classes))) if classes else None
 

@@ -380,8 +380,9 @@ class RecipeOptions(ClipOptions, VolumeOptions, TileOptions):
     )
     one_class: str | None = option(
         None,
-        "GeoJSON, and tables of run lengths without classes: all are objects of this class, e.g. building",
-        needs=of_layouts("geojson", "run-lengths"),
+        "GeoJSON, masks of objects, and tables of run lengths without classes: all are objects of this class, e.g. "
+        "building",
+        needs=of_layouts("geojson", "object-masks", "run-lengths"),
         omitted=True,
     )
     person_box: Literal["full", "visible", "head"] = option(

@@ -47,7 +47,7 @@ FLAWS = tuple(name.replace("_", "-") for name in reading_options.FLAW_FIELDS)
 _PICTURES_ALSO = "without --depth; add that for volumes, or leave it out for pictures"
 VOLUMES = Need("--depth", lambda recipe: recipe.depth is not None, why=_PICTURES_ALSO)
 _SERIES = (VOLUMES, of_layouts("dicom", "csv", "jsonl"))
-_PATTERNS = of_layouts("pairs", "class-masks", "bids", "dicom")
+_PATTERNS = of_layouts("pairs", "class-masks", "object-masks", "bids", "dicom")
 _FITTED = Need(
     "--depth, or --fit tiles for pictures",
     lambda recipe: recipe.depth is not None or recipe.fit == "tiles",
