@@ -24,6 +24,7 @@ from halofeed.prep.annotations.layout_hints import (
     unpack_advice,
 )
 from halofeed.prep.annotations.run_length_columns import holds_run_lengths
+from halofeed.prep.annotations.sequence_hints import detect_sequences
 from halofeed.prep.annotations.table_forms import GOOGLE_SETS, METADATA_NAMES, WHEAT_COLUMNS
 from halofeed.prep.annotations.unknown_annotations import describe_annotations
 from halofeed.prep.formats.volume.reading_options import ARRAY_ADVICE
@@ -36,7 +37,7 @@ from halofeed.prep.sources.file_names import (
     is_still_name,
 )
 from halofeed.prep.sources.files import SourceFiles, pointer_kind
-from halofeed.system.errors import AnnotationsError, SourceError
+from halofeed.system.errors import AnnotationsError
 
 _NUMBER = r"\s+[-+.\deE]+"
 _TEXT_LABELS = {
@@ -139,7 +140,7 @@ _STATIC_SHAPE = " with --depth, --height and --width"
 _TOOL_LAYOUTS = frozenset(
     (
         *("labelme", "cvat", "createml", "kitti", "dota", "via", "label-studio", "supervisely", "wider"),
-        *("visdrone", "crowdhuman"),
+        *("visdrone", "visdrone-video", "mot", "crowdhuman"),
         *("cityscapes", "bdd100k"),
     )
 )
@@ -627,6 +628,7 @@ _DETECTORS: tuple[Callable[[ListedFiles, Sequence[str]], Hint | None], ...] = (
     partial(_detect_marks, extension=".geojson"),
     partial(_detect_marks, extension=".xml"),
     partial(_detect_marks, extension=".odgt"),
+    detect_sequences,
     _detect_text_labels,
     _detect_yolo_yaml,
     _detect_wider_face,
