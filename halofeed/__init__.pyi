@@ -237,7 +237,7 @@ def convert(
         task: task that the records serve; default: the layout's own.
         box_origin: boxes in pixels: the number of the first pixel, 0 or 1 (then both ends are within the box, as in
             VOC); default: 0 for tables; for voc 0 where boxes have fractions, else 1, refused where boxes begin below
-            1.
+            1; for mot 0 where boxes have fractions or begin at 0, else 1.
         box_units: unit of boxes: pixels, or normalized, fractions of the picture's width and height; auto reads a
             file whose boxes are all within 0 to 1 as normalized.
         box_form: form of a box in columns x,y,w,h, in a list called bbox, or in VOC's xmin,ymin,xmax,ymax: corners
@@ -342,7 +342,8 @@ def convert(
         frames: frames of a record: every source is a clip (a video, an animated GIF, WebP or PNG, a folder of
             frames), brought to frames x height x width; for segmentation each frame needs a mask (a folder of PNG
             files, or an animated PNG, GIF or lossless WebP).
-        frame_stride: use every N-th frame (default: 1, every frame).
+        frame_stride: use every N-th frame (default: 1, every frame); of sequences of pictures with boxes too (mot,
+            visdrone-video, cvat), whose frames are near copies.
         frame_rate: use this many frames per second instead, by the frames' time stamps: at each of these times the
             frame that is shown then.
         folder_frame_rate: frames per second of folders of frames, which have no time stamps.
@@ -688,7 +689,7 @@ def dry_run(
         task: task that the records serve; default: the layout's own.
         box_origin: boxes in pixels: the number of the first pixel, 0 or 1 (then both ends are within the box, as in
             VOC); default: 0 for tables; for voc 0 where boxes have fractions, else 1, refused where boxes begin below
-            1.
+            1; for mot 0 where boxes have fractions or begin at 0, else 1.
         box_units: unit of boxes: pixels, or normalized, fractions of the picture's width and height; auto reads a
             file whose boxes are all within 0 to 1 as normalized.
         box_form: form of a box in columns x,y,w,h, in a list called bbox, or in VOC's xmin,ymin,xmax,ymax: corners
@@ -793,7 +794,8 @@ def dry_run(
         frames: frames of a record: every source is a clip (a video, an animated GIF, WebP or PNG, a folder of
             frames), brought to frames x height x width; for segmentation each frame needs a mask (a folder of PNG
             files, or an animated PNG, GIF or lossless WebP).
-        frame_stride: use every N-th frame (default: 1, every frame).
+        frame_stride: use every N-th frame (default: 1, every frame); of sequences of pictures with boxes too (mot,
+            visdrone-video, cvat), whose frames are near copies.
         frame_rate: use this many frames per second instead, by the frames' time stamps: at each of these times the
             frame that is shown then.
         folder_frame_rate: frames per second of folders of frames, which have no time stamps.

@@ -29,6 +29,7 @@ from halofeed.prep.annotations.layout_hints import (
 from halofeed.prep.annotations.object_folders import find_masks, holds_masks
 from halofeed.prep.annotations.run_length_columns import holds_run_lengths
 from halofeed.prep.annotations.scan_box_columns import find_box_form, find_scan_column, is_luna16
+from halofeed.prep.annotations.sequence_hints import detect_sequences
 from halofeed.prep.annotations.table_forms import GOOGLE_SETS, METADATA_NAMES, WHEAT_COLUMNS
 from halofeed.prep.annotations.unknown_annotations import describe_annotations
 from halofeed.prep.formats.volume.reading_options import ARRAY_ADVICE
@@ -161,8 +162,8 @@ _STATIC_SHAPE = " with --depth, --height and --width"
 _TOOL_LAYOUTS = frozenset(
     (
         *("labelme", "cvat", "createml", "kitti", "dota", "via", "label-studio", "supervisely", "wider"),
-        *("visdrone", "crowdhuman", "cityscapes", "bdd100k", "datumaro", "fiftyone", "yolo-ndjson"),
-        *("sagemaker", "keras-yolo", "pascal-text"),
+        *("visdrone", "visdrone-video", "mot", "crowdhuman", "cityscapes", "bdd100k", "datumaro", "fiftyone"),
+        *("yolo-ndjson", "sagemaker", "keras-yolo", "pascal-text"),
     )
 )
 """Layouts of annotation tools: their files belong to no other layout, so that each error of another names them."""
@@ -715,6 +716,7 @@ _DETECTORS: tuple[Callable[[ListedFiles, Sequence[str]], Hint | None], ...] = (
     partial(_detect_marks, extension=".xml"),
     partial(_detect_marks, extension=".txt"),
     partial(_detect_marks, extension=".odgt"),
+    detect_sequences,
     _detect_text_labels,
     _detect_yolo_yaml,
     _detect_wider_face,
