@@ -334,7 +334,7 @@ def _frame_example(file: str, picture: FilePicture, video: str, options: LayoutO
     split = picture.split or splits_by_folders([video])[0]
     source = f"{video}//frame_{number:06d}.bmp"
     example = _example(file, picture, source, split, picture.notes, options)
-    return replace(example, frame=(video, number))
+    return replace(example, video_frame=(video, number))
 
 
 def _rejected(file: str, picture: FilePicture, error: SourceError) -> SourceExample:

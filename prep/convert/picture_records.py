@@ -119,7 +119,7 @@ def with_frame(
     recipe: Recipe, reference: SourceExample, files: SourceFiles, reserve: ReserveMemory
 ) -> SourceFiles:
     """Return the files of a picture, which has one more file if it is a frame of a video."""
-    if reference.frame is None:
+    if reference.video_frame is None:
         return files
     from halofeed.prep.formats.clip.frame_pictures import FrameFiles
     from halofeed.prep.formats.clip.opened_clip import FrameOptions
