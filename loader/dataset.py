@@ -56,6 +56,8 @@ class Loader(Stream):
       rectangles in which objects of any class may lack annotation. Rows beyond those of a picture are zeros.
       With include=["corners"] (`--keep corners`), `corners` float32 [batch, max_boxes, 8] has y and x of the four
       corners of each object in the order of the annotation, normalized like boxes and not clipped.
+    - detection in volumes: `boxes` float32 [batch, max_boxes, 6], normalized zmin, ymin, xmin, zmax, ymax, xmax, with
+      `classes`, `is_crowd` and `num_boxes`. `halofeed.boxes_to_mm` and `boxes_to_source` lead back.
     - `id` uint32 [batch, 2], high and low half, since JAX would cut int64; `halofeed.join_id(batch["id"])` is int64
       [batch]. `valid` bool [batch], False if a row is padding, which holds the fields' fill values and id -1.
 

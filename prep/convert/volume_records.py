@@ -49,7 +49,7 @@ from halofeed.prep.convert.tallies import (
     measure_coverage,
     shown_by,
 )
-from halofeed.prep.convert.volume_objects import BadObjects, ObjectReader, ScanObjects, ShownObjects
+from halofeed.prep.convert.volume_objects import BadObjects, ScanObjectReader, ScanObjects, ShownObjects
 from halofeed.prep.formats.volume.reading_options import ScanOptions
 from halofeed.prep.formats.volume_formats import open_scan
 from halofeed.prep.geometry.orientation import plan_canonical, plan_orthogonal
@@ -436,7 +436,7 @@ class VolumeConverter:
     ) -> ScanObjects:
         """Return the objects of the scans in voxels of the first one."""
         grid = opened.scans[0].grid
-        return ObjectReader(
+        return ScanObjectReader(
             recipe=self.recipe,
             labels=self.labels,
             reference=reference,
