@@ -418,7 +418,8 @@ def convert(
             (radiological, as SPM, FSL, nibabel and ITK read it; the report notes it), to the right (neurological), or
             refuse the volume.
         array_spacing_mm: NumPy arrays (.npy, .npz) are volumes [depth, height, width] with this voxel size, e.g.
-            2.5,0.8,0.8; they are without an orientation, see unoriented.
+            2.5,0.8,0.8, and so are stacks of TIFF pages without a JSON file of their spacing; they are without an
+            orientation, see unoriented.
         max_voxels: volumes in files: a volume that claims more voxels, over all channels, is refused.
         image_pattern: pairs, class-masks: path of the images, e.g. images/{id}.nii.gz. {id} is the part that an image
             and its label share, {split} the split, {group} the group that stays in one split (a patient), {channel}
@@ -852,7 +853,8 @@ def dry_run(
             (radiological, as SPM, FSL, nibabel and ITK read it; the report notes it), to the right (neurological), or
             refuse the volume.
         array_spacing_mm: NumPy arrays (.npy, .npz) are volumes [depth, height, width] with this voxel size, e.g.
-            2.5,0.8,0.8; they are without an orientation, see unoriented.
+            2.5,0.8,0.8, and so are stacks of TIFF pages without a JSON file of their spacing; they are without an
+            orientation, see unoriented.
         max_voxels: volumes in files: a volume that claims more voxels, over all channels, is refused.
         image_pattern: pairs, class-masks: path of the images, e.g. images/{id}.nii.gz. {id} is the part that an image
             and its label share, {split} the split, {group} the group that stays in one split (a patient), {channel}
