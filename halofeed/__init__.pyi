@@ -144,6 +144,7 @@ def convert(
     window: str | None = None,
     window_hu: Sequence[float] = (),
     window_unit: Literal['hu', 'any'] = 'hu',
+    offset_hu: float = 0.0,
     window_percentiles: Sequence[float] = (),
     normalize: str | None = None,
     mask_grid: Literal['refuse', 'resample', 'voxels'] = 'refuse',
@@ -374,6 +375,8 @@ def convert(
         window_unit: unit of window and window_hu: hu refuses a scan whose values are not Hounsfield units (MR, a CT
             without rescale, a file that states no unit and has no value below -50); any applies the window to every
             scan.
+        offset_hu: CT in files that do not state their unit: number that is added to each value and gives Hounsfield
+            units, e.g. -1024 for values stored as HU + 1024; use offset_hu=-1024. Scans of one channel.
         window_percentiles: a separate window for each scan, e.g. 0.5,99.5 of the values above its smallest one (MR);
             tiles: for each picture and band, of its pixels that are not nodata, e.g. 2,98.
         normalize: subtract a mean and divide by a deviation: scan uses each scan's and channel's own, of the values
@@ -597,6 +600,7 @@ def dry_run(
     window: str | None = None,
     window_hu: Sequence[float] = (),
     window_unit: Literal['hu', 'any'] = 'hu',
+    offset_hu: float = 0.0,
     window_percentiles: Sequence[float] = (),
     normalize: str | None = None,
     mask_grid: Literal['refuse', 'resample', 'voxels'] = 'refuse',
@@ -826,6 +830,8 @@ def dry_run(
         window_unit: unit of window and window_hu: hu refuses a scan whose values are not Hounsfield units (MR, a CT
             without rescale, a file that states no unit and has no value below -50); any applies the window to every
             scan.
+        offset_hu: CT in files that do not state their unit: number that is added to each value and gives Hounsfield
+            units, e.g. -1024 for values stored as HU + 1024; use offset_hu=-1024. Scans of one channel.
         window_percentiles: a separate window for each scan, e.g. 0.5,99.5 of the values above its smallest one (MR);
             tiles: for each picture and band, of its pixels that are not nodata, e.g. 2,98.
         normalize: subtract a mean and divide by a deviation: scan uses each scan's and channel's own, of the values

@@ -21,6 +21,7 @@ from halofeed.prep.annotations.layout_hints import (
     Hint,
     ListedFiles,
     hint_of_layout,
+    is_datalist,
     json_keys,
     name_stem,
     read_heads,
@@ -174,6 +175,7 @@ _MASK_SUFFIX = re.compile(r"[-_.](d?seg|segmentation|masks?|labels?|gt|groundtru
 _OBJECT_FOLDER = re.compile("SegmentationObject")
 _INSTANCES = re.compile(r"(?:^|/)labelsTr/[^/]+\.json$")
 _FIRST_CHANNEL = re.compile(r"(?:^|/)imagesTr/[^/]+_0000\.nii\.gz$")
+_DATALIST_MARKS = re.compile(r'"fold"\s*:\s*\d|"image"\s*:\s*\[')
 _BIDS_IMAGE = re.compile(
     r"(?:(?!derivatives/)[^/]+/)*(sub-[A-Za-z0-9+]+)/(?:ses-[^/]+/)?anat/\1_[^/]*[A-Za-z0-9]\.nii(?:\.gz)?"
 )
@@ -320,8 +322,17 @@ def _detect_dataset_json(files: ListedFiles, paths: Sequence[str]) -> Hint | Non
         # nnU-Net numbers the channel files of an image, the Decathlon has one file with all channels.
         if keys & {"modality", "training"} and any(_FIRST_CHANNEL.search(one) for one in files.sizes()):
             return hint_of_layout(f"{path} is that of nnU-Net's version 1", "nnunet")
-        if keys & {"modality", "training"}:
+        # Datalists of MONAI have the Decathlon's keys, and folds or lists of channels besides.
+        if keys & {"modality", "training"} and not _DATALIST_MARKS.search(text):
             return hint_of_layout(f"{path} is a file of the Medical Segmentation Decathlon", "msd")
+    return None
+
+
+def _detect_datalist(files: ListedFiles, paths: Sequence[str]) -> Hint | None:
+    """Detect a datalist of MONAI, JSON of any name."""
+    for path, text in read_heads(files, paths, ".json"):
+        if is_datalist(text):
+            return hint_of_layout(f"{path} is a datalist of MONAI", "monai")
     return None
 
 
@@ -710,6 +721,7 @@ def _detect_container(files: ListedFiles, paths: Sequence[str]) -> Hint | None:
 _DETECTORS: tuple[Callable[[ListedFiles, Sequence[str]], Hint | None], ...] = (
     _detect_nndetection,
     _detect_dataset_json,
+    _detect_datalist,
     partial(_detect_marks, extension=".json"),
     _detect_coco,
     *(partial(_detect_marks, extension=one) for one in (".jsonl", ".ndjson", ".manifest", ".geojson")),

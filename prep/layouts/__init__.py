@@ -27,6 +27,7 @@ from halofeed.prep.layouts import (
     keras_lists,
     lidc,
     luna16,
+    monai,
     mot,
     msd,
     nndetection,
@@ -234,6 +235,13 @@ LAYOUTS: dict[str, Layout] = {
             list_references=msd.list_references,
             label_values=msd.label_values,
             channel_names=msd.channel_names,
+        ),
+        Layout(
+            name="monai",
+            tasks=_SEGMENTATION,
+            summary="MONAI's datalist: JSON with lists of images and labels, channels and folds",
+            list_references=monai.list_references,
+            label_values=monai.label_values,
         ),
         Layout(
             name="nnunet",
