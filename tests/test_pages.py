@@ -32,6 +32,7 @@ LIBRARIES = {
     "grain_loader": "grain",
     "torch_dataloader": "torch",
     "torchvision_detection": "torchvision",
+    "monai_unet": "monai",
     "ultralytics_trainer": "ultralytics",
 }
 

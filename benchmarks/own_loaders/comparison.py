@@ -156,3 +156,49 @@ def largest_difference(own: dict[Any, Any], ours: dict[Any, Any]) -> float:
         )
         worst = max(worst, float(np.abs(first - second).max(initial=0)))
     return worst
+
+
+def draw_volumes(folder: Path, count: int, shape: tuple[int, int, int]) -> None:
+    """Draw scans like those of CT with noise, and a label of two organs, as compressed NIfTI."""
+    import nibabel
+    from volumes import draw_volume
+
+    folder.mkdir(parents=True, exist_ok=True)
+    base = draw_volume(shape)
+    generator = np.random.default_rng(0)
+    rows = ["id,image,label"]
+    grid = np.stack(np.meshgrid(*map(np.arange, shape), indexing="ij"), -1)
+    for number in range(count):
+        label = np.zeros(shape, np.uint8)
+        for organ in (1, 2):
+            center = generator.uniform(0.3, 0.7, 3) * shape
+            label[np.linalg.norm(grid - center, axis=-1) < min(shape) / 6] = organ
+        scan = np.roll(base, tuple(generator.integers(0, 8, 3)), (0, 1, 2)) + 60 * (label > 0)
+        for name, array in (("image", scan.astype(np.int16)), ("label", label)):
+            picture = nibabel.Nifti1Image(array.transpose(2, 1, 0), np.diag([1.0, 1.0, 1.0, 1.0]))
+            picture.header.set_xyzt_units("mm")
+            nibabel.save(picture, folder / f"{name}_{number:03d}.nii.gz")
+        rows.append(f"{number},image_{number:03d}.nii.gz,label_{number:03d}.nii.gz")
+    (folder / "table.csv").write_text("\n".join(rows) + "\n")
+
+
+def converted_volumes(folder: Path, count: int, shape: tuple[int, int, int]) -> Any:
+    """Draw and convert the scans, if they are not there yet; return the open data set."""
+    import halofeed
+
+    if not (folder / "scans" / "table.csv").exists():
+        draw_volumes(folder / "scans", count, shape)
+    if not (folder / "scan_data").exists():
+        depth, height, width = shape
+        halofeed.convert(
+            folder / "scans" / "table.csv",
+            folder / "scan_data",
+            layout="csv",
+            name="scans",
+            task="segmentation",
+            depth=depth,
+            height=height,
+            width=width,
+            encoding="raw",
+        )
+    return halofeed.open(folder / "scan_data" / "scans")

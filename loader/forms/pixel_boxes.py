@@ -1,4 +1,4 @@
-"""Objects of a batch as lists without padding, with boxes in pixels and the numbers of classes that a trainer counts."""
+"""Objects of a batch as lists without padding: boxes in pixels, and classes by the numbers of a trainer."""
 
 from __future__ import annotations
 

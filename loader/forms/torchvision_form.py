@@ -50,11 +50,15 @@ def detection(
     """Return epochs of (images, targets) for torchvision's detection models and its `train_one_epoch`.
 
     Images are [channel, height, width] of the picture without padding. They are views of one array whose channels are
-    last in memory. A target has `boxes` float32 [object, 4], xmin, ymin, xmax, ymax in pixels of the image; `labels`
-    int64 [object] from 1; `image_id` int64, the record's id, which for COCO is the image's; `area` float32 and `iscrowd` int64 [object]; and `masks` uint8 [object, height, width] if the data set
-    has them (`--masks`). `transform` float32 [2, 3] leads back to the source, unless an augmentation combines pictures:
-    [y_source, x_source] = transform @ [y, x, 1]. `source_boxes` applies it. Objects without a width or height are left
-    out, for which the models raise an error.
+    last in memory. A target has:
+
+    - `boxes` float32 [object, 4], xmin, ymin, xmax, ymax in pixels of the image. Objects without a width or height are
+      left out, for which the models raise an error.
+    - `labels` int64 [object], from 1; `area` float32 and `iscrowd` int64 [object].
+    - `image_id` int64, the record's id, which for COCO is the image's.
+    - `masks` uint8 [object, height, width], if the data set has masks (`--masks`).
+    - `transform` float32 [2, 3], unless an augmentation combines pictures. It leads back to the source:
+      [y_source, x_source] = transform @ [y, x, 1]. `source_boxes` applies it.
 
     Args:
         loader: of a detection data set, with its augmentations.
