@@ -43,9 +43,13 @@ _MODULES = {
     "keras_datasets": "halofeed.keras_data",
     "Partition": "halofeed.schemas.partition",
 }
+_SUBMODULES = ("torch",)
+"""Modules that are imported when they are used first; `import halofeed.torch` works too."""
 
 
 def __getattr__(name: str) -> _Any:
+    if name in _SUBMODULES:
+        return _importlib.import_module(f"halofeed.{name}")
     if name not in _MODULES:
         raise AttributeError(f"module 'halofeed' has no attribute {name!r}{_likely_name(name)}")
     return getattr(_importlib.import_module(_MODULES[name]), name)
@@ -63,4 +67,4 @@ def _likely_name(name: str) -> str:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_MODULES})
+    return sorted({*globals(), *_MODULES, *_SUBMODULES})

@@ -150,7 +150,8 @@ def _share_of_plain(data: memoryview, image: Field, pixels: int) -> str:
 
 def _boxes_table(features: Decoded, manifest: Manifest) -> list[str]:
     labels = np.nan_to_num(_list_of(features, keys.OBJECT_CLASS_LABEL)).astype(np.int64)
-    if not len(labels):
+    regions = _region_rows(features)
+    if not len(labels) and not regions:
         return []
     rows = [
         (
@@ -161,9 +162,28 @@ def _boxes_table(features: Decoded, manifest: Manifest) -> list[str]:
         for number, label in enumerate(labels[:_MAX_BOXES].tolist())
     ]
     shown = table(
-        ("", "label", "ymin", "xmin", "ymax", "xmax", "area", "flags"), rows, right=(0, 2, 3, 4, 5, 6)
+        ("", "label", "ymin", "xmin", "ymax", "xmax", "area", "flags"),
+        [*rows, *regions],
+        right=(0, 2, 3, 4, 5, 6),
     )
     return [*shown, f"and {len(labels) - len(rows):,} more"] if len(labels) > len(rows) else shown
+
+
+def _region_rows(features: Decoded) -> list[tuple[object, ...]]:
+    """Return a row of the table of boxes for each ignored region."""
+    sides = np.array([integer_of(features, key) or 0 for key in keys.SIDES] * 2)
+    columns = [_list_of(features, key) for key in keys.IGNORED_CORNERS]
+    rows = list(zip(*(column[:_MAX_BOXES].tolist() for column in columns), strict=False))
+    return [
+        (
+            "-",
+            "ignored region",
+            *(f"{share * side:.1f}" for share, side in zip(row, sides, strict=True)),
+            "-",
+            "",
+        )
+        for row in rows
+    ]
 
 
 def _scan_boxes_table(features: Decoded, manifest: Manifest) -> list[str]:

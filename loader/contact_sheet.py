@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from halofeed.loader.batch import COUNT, ID, LABELLED, LABELS, VALID, Batch, join_id
 from halofeed.loader.planes import with_colors
-from halofeed.loader.reading import BOXES, CORNERS, IMAGE, LABEL
+from halofeed.loader.reading import BOXES, CORNERS, IMAGE, LABEL, REGIONS
 from halofeed.schemas.kinds import Kind
 
 _CLASS_COLORS = (
@@ -91,6 +91,9 @@ _FILL = 0.35
 _FONT = cv2.FONT_HERSHEY_PLAIN
 _MAX_FRAMES = 3
 _MAX_NAME = 48
+_REGION = (128, 128, 128)
+_HATCH = (210, 210, 210)
+_HATCH_STEP = 8
 
 
 def draw_batch(
@@ -225,6 +228,9 @@ def _tint(pane: Canvas, where: NDArray[np.bool_], color: tuple[int, int, int]) -
 
 def _draw_objects(pane: Canvas, batch: Batch, row: int, class_names: Sequence[str]) -> None:
     height, width = pane.shape[:2]
+    for region in batch.get(REGIONS, np.zeros((row + 1, 0, 4)))[row]:
+        top, left, bottom, right = (region * [height, width, height, width]).round().astype(int).tolist()
+        _hatch(pane[top:bottom, left:right])
     for number in range(int(batch[COUNT][row])):
         label = int(batch["classes"][row, number])
         color = rgb_of(label - 1)
@@ -242,6 +248,13 @@ def _draw_objects(pane: Canvas, batch: Batch, row: int, class_names: Sequence[st
         else:
             cv2.rectangle(pane, (int(xmin), int(ymin)), (int(xmax) - 1, int(ymax) - 1), color, 1)
         write_text(pane, _name(class_names, label), (int(xmin) + 2, max(10, int(ymin) - 2)), color)
+
+
+def _hatch(part: Canvas) -> None:
+    """Tint a part of a pane gray, with diagonal lines."""
+    rows, columns = np.indices(part.shape[:2])
+    _tint(part, np.ones(part.shape[:2], np.bool_), _REGION)
+    part[(rows + columns) % _HATCH_STEP == 0] = _HATCH
 
 
 def _draw_cut_boxes(

@@ -396,6 +396,7 @@ def _manifest(job: ShardJob, splits: dict[str, Split], reasons: Counter[str]) ->
         masks=recipe.masks,
         keep=recipe.keep,
         several_classes=len(names) if several else None,
+        ignored_boxes=max(map(int, total.ignored_per_image or ()), default=0),
     )
     return Manifest(
         name=job.name,

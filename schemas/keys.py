@@ -84,6 +84,20 @@ OBJECT_SOURCE_SOLID_CORNERS = (
 )
 OBJECT_SOURCE_AREA = "image/object/source/area"
 OBJECT_SOURCE_IS_CROWD = "image/object/source/is_crowd"
+IGNORED_CORNERS = (
+    "image/ignored/bbox/ymin",
+    "image/ignored/bbox/xmin",
+    "image/ignored/bbox/ymax",
+    "image/ignored/bbox/xmax",
+)
+"""Keys of the sides of ignored regions, in the units of `BOX_CORNERS`; a record without regions lacks them."""
+IGNORED_SOURCE_CORNERS = (
+    "image/ignored/source/bbox/ymin",
+    "image/ignored/source/bbox/xmin",
+    "image/ignored/source/bbox/ymax",
+    "image/ignored/source/bbox/xmax",
+)
+"""Keys of the sides of the complete regions of which a tile shows parts, in pixels of the source file."""
 OBJECT_OCCLUDED = "image/object/occluded"
 OBJECT_GROUP_OF = "image/object/group_of"
 OBJECT_VIEW = "image/object/view"

@@ -209,6 +209,7 @@ class Statistics:
         labels: number of records by the class ids that they show; of boxes by their class id.
         boxes_per_image: number of images by their number of boxes.
         boxes: number of boxes by what the conversion did to them.
+        ignored_per_image: number of images by their number of ignored regions; only of images with some.
         largest: sides of the largest image.
         largest_scan: sides of the largest scan before it was cropped.
         labelled: number of records with a label image.
@@ -230,6 +231,7 @@ class Statistics:
     labels: Annotated[NameCounts | None, _NUMBERED] = None
     boxes_per_image: Annotated[NameCounts | None, _NUMBERED] = None
     boxes: Annotated[NameCounts | None, _NAMED] = None
+    ignored_per_image: Annotated[NameCounts | None, _NUMBERED] = None
     cut: Annotated[Cut | None, _members("images", "boxes")] = None
     notes: Annotated[NameCounts | None, _NAMED] = None
     warnings: Annotated[NameCounts | None, _NAMED] = None

@@ -55,7 +55,7 @@ from halofeed.inspection.samples import (
     open_source_files,
 )
 from halofeed.inspection.stored_records import class_channels
-from halofeed.inspection.thumbnails import PlacedBox, lay_out_boxes, thumbnail_side
+from halofeed.inspection.thumbnails import PlacedBox, lay_out_boxes, lay_out_regions, thumbnail_side
 from halofeed.inspection.words import percent
 from halofeed.pipelines.source_registry import recall
 from halofeed.prep.convert.loss_findings import Converted, loss_findings
@@ -288,7 +288,8 @@ def _sample_card(facts: DatasetFacts, sample: Sample) -> tuple[Any, ...]:
 
 def _placed(picture: Picture, names: Sequence[tuple[str, int]], *, tags: bool = True) -> list[PlacedBox]:
     """Lay out the boxes of a picture, or the outlines of its objects if it has their corners."""
-    return lay_out_boxes(picture.boxes, names, picture.size, tags=tags, outlines=picture.corners)
+    placed = lay_out_boxes(picture.boxes, names, picture.size, tags=tags, outlines=picture.corners)
+    return [*lay_out_regions(picture.regions, picture.size), *placed]
 
 
 def scans(report: Report) -> dict[str, Any]:

@@ -161,6 +161,7 @@ class PictureFacts:
     source_size: tuple[int, int]
     labels: list[int]
     boxes: int | None
+    ignored_regions: int = 0
     box_counts: Mapping[str, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
@@ -174,7 +175,7 @@ class PictureFacts:
 
 _COUNTS = (
     *("labels", "boxes_per_image", "boxes", "notes", "warnings", "source_sizes", "aspect_ratios"),
-    "label_voxels",
+    *("label_voxels", "ignored_per_image"),
 )
 
 
@@ -217,6 +218,8 @@ class PictureTally:
             self._labelled = (self._labelled or 0) + facts.labelled
         if facts.boxes is not None:
             counts["boxes_per_image"][facts.boxes] += 1
+        if facts.ignored_regions:
+            counts["ignored_per_image"][facts.ignored_regions] += 1
         size, ratio = _size_and_ratio(facts.source_size)
         counts["source_sizes"][size] += facts.counts_source
         counts["aspect_ratios"][ratio] += facts.counts_source
@@ -235,7 +238,8 @@ class PictureTally:
             )
         padded = self._stored_pixels - self._picture_pixels
         named: dict[str, Any] = {name: in_order(counts) for name, counts in self._counts.items()}
-        named["warnings"] = named["warnings"] or None
+        for name in ("warnings", "ignored_per_image"):
+            named[name] = named[name] or None
         if self._color_errors is not None:
             named["color_errors"] = in_order(dict(enumerate(self._color_errors.tolist())))
         if self._labelled is None:

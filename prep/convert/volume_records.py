@@ -20,7 +20,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from halofeed.prep.annotations.labels import LabelMap
-from halofeed.prep.convert.channel_grids import bring_channel, plan_channel, resampled_bytes
+from halofeed.prep.convert.channel_grids import (
+    bring_channel,
+    plan_channel,
+    reference_channel,
+    resampled_bytes,
+)
 from halofeed.prep.convert.converted_record import Record
 from halofeed.prep.convert.label_volume import LabelReader, ScanLabels
 from halofeed.prep.convert.loss_measures import (
@@ -78,6 +83,7 @@ from halofeed.prep.voxels.intensity import (
     check_declared,
     check_values_are_hu,
     in_memory_order,
+    to_hounsfield_units,
 )
 from halofeed.prep.voxels.label_volumes import (
     CT_FOREGROUND_HU,
@@ -248,13 +254,15 @@ class _OpenedScans:
 
     Args:
         scans: the first channel, or several of one file, and the further channels.
-        canonical: plan to the canonical order of axes of the first one.
-        plans: plans of the further channels, see `plan_channel`.
+        canonical: plan to the canonical order of axes of the reference.
+        plans: plan of each scan, see `plan_channel`; None for the reference.
+        reference: the scan whose grid the records have: the first one, or the one that --channel-grid names.
     """
 
     scans: Sequence[Scan]
     canonical: VolumePlan
     plans: Sequence[VolumePlan | None]
+    reference: Scan
 
     @property
     def may_be_ct(self) -> bool:
@@ -276,7 +284,8 @@ class _ScanFacts:
         reference: the source example.
         source: the scan, without its voxels.
         values: plan of the values of each channel.
-        least: smallest value of the scan.
+        least: value of the background of each channel: the smallest value of the scan, or of the channel where
+            channels may differ in modality.
         findings: findings about the scan and its labels.
         sized: shape of the scan before the static shape.
         coverage: what the records leave out.
@@ -288,7 +297,7 @@ class _ScanFacts:
     reference: SourceExample
     source: Scan
     values: Sequence[IntensityPlan]
-    least: float
+    least: tuple[float, ...]
     findings: tuple[Finding, ...]
     sized: VolumeShape
     coverage: Coverage
@@ -338,9 +347,9 @@ class VolumeConverter:
         names, canonical = _channel_names(opened.scans), opened.canonical.target
         needs_unit = opened.may_be_ct and not in_hu
         # This drops the functions that read, and with them the bytes of the files.
-        scan = replace(opened.scans[0], read=_is_read)
+        scan = replace(opened.reference, read=_is_read)
         del opened
-        least = float(in_memory_order(image)[0].min())
+        least = self._least(image)
         values = self._plan_values(image, least)
         rounded = _check_rounding(image, values, names)
         known = self._known(None if labels is None else labels.values)
@@ -374,18 +383,22 @@ class VolumeConverter:
         return self._convert_parts(parts, images, masks, shared, levels)
 
     def _open(self, reference: SourceExample, files: SourceFiles, options: ScanOptions) -> _OpenedScans:
-        """Open the scans of a source, and plan the way of the further channels to the grid of the first one."""
+        """Open the scans of a source, and plan the way of the channels to the grid of one of them."""
         scan = open_scan(
             files, reference.source, reference.slices or reference.members, options, reference.volume
         )
         members = dict(reference.mask_members)
         channels = [open_scan(files, path, members.get(path, ()), options) for path in reference.channels]
-        canonical = plan_canonical(scan.grid)
+        scans, rule = [scan, *channels], self.recipe.channel_grid
+        chosen = scans[reference_channel((reference.source, *reference.channels), rule)]
+        canonical = plan_canonical(chosen.grid)
         plans = [
-            plan_channel(canonical.target, channel, self.recipe.channel_grid, self.recipe.mask_grid_tolerance)
-            for channel in channels
+            None
+            if one is chosen
+            else plan_channel(canonical.target, one, rule, self.recipe.mask_grid_tolerance)
+            for one in scans
         ]
-        return _OpenedScans(scans=[scan, *channels], canonical=canonical, plans=plans)
+        return _OpenedScans(scans=scans, canonical=canonical, plans=plans, reference=chosen)
 
     def _reserve(self, opened: _OpenedScans, reference: SourceExample, reserve: ReserveMemory) -> None:
         """Reserve the memory of the conversion."""
@@ -393,13 +406,13 @@ class VolumeConverter:
         label_dtype = np.dtype(self.labels.stored_dtype(sets=bool(self._channels)))
         scans = opened.scans
         needed = conversion_bytes(self.recipe, opened.canonical, scans, label_dtype.itemsize * has_labels)
-        reserve(needed + resampled_bytes(opened.plans, scans[1:]))
+        reserve(needed + resampled_bytes(opened.plans, scans))
 
     def _read_labels(
         self, opened: _OpenedScans, reference: SourceExample, files: SourceFiles, options: ScanOptions
     ) -> ScanLabels | None:
         """Return the labels of the scans; None without any."""
-        scan, several = opened.scans[0], len(reference.masks) + len(reference.class_masks) > 1
+        scan, several = opened.reference, len(reference.masks) + len(reference.class_masks) > 1
         return LabelReader(
             recipe=self.recipe,
             label_map=self.labels,
@@ -511,12 +524,14 @@ class VolumeConverter:
     ) -> Iterator[tuple[VolumeTile, Voxels, Voxels | None]]:
         """Yield each part with its stored voxels and its class ids; None without labels. This empties both lists."""
         values = shared.values
-        fill = float(self.recipe.pad_value[0]) if self.recipe.pad_value else shared.least
+        fill = shared.least
+        if self.recipe.pad_value:
+            fill = (float(self.recipe.pad_value[0]),) * len(fill)
         stored_first = self._stores_first(parts, images[0], values)
         if stored_first:
             # Voxels that are only moved can be stored first: one pass for all tiles, and fewer bytes to move.
             images.append(_store(images.pop(), values))
-            fill = values[0].stored(fill)
+            fill = (values[0].stored(fill[0]),) * len(fill)
         for part in parts:
             last = part is parts[-1]
             stored = apply_image(part.plan, images.pop() if last else images[0], fill, spare=last)
@@ -559,16 +574,18 @@ class VolumeConverter:
 
         Args:
             scans: the first channel and the further ones.
-            plans: of the further channels, see `plan_channel`.
+            plans: of each scan, see `plan_channel`.
         """
         found = sum(scan.channels for scan in scans)
         if found != self.recipe.channels:
             detail = f"found {found}, expected {self.recipe.channels}"
             fix = f"use --channels {found} if all scans have as many"
             raise SourceError("read", "number of channels", f"{detail}; {fix}")
+        if self.recipe.offset_hu:
+            self._check_offset(scans)
         brought = [
-            bring_channel(plan, scan, _narrowed(scan.read()))
-            for plan, scan in zip((None, *plans), scans, strict=True)
+            bring_channel(plan, scan, _narrowed(self._read_scan(scan)))
+            for plan, scan in zip(plans, scans, strict=True)
         ]
         parts = [part for part, _ in brought]
         findings = tuple(dict.fromkeys(finding for _, of_part in brought for finding in of_part))
@@ -577,6 +594,21 @@ class VolumeConverter:
             return image, findings
         padding = np.min_scalar_type(self.recipe.pad_value[0])
         return image.astype(np.promote_types(image.dtype, padding), copy=False), findings
+
+    def _read_scan(self, scan: Scan) -> Voxels:
+        voxels = scan.read()
+        return to_hounsfield_units(voxels, self.recipe.offset_hu) if self.recipe.offset_hu else voxels
+
+    def _check_offset(self, scans: Sequence[Scan]) -> None:
+        """Refuse --offset-hu for scans that state their unit or modality, and for several channels."""
+        stated = next((one.unit or one.modality for one in scans if one.unit or one.modality), "")
+        # A second offset would shift values that the header's rescale has made Hounsfield units.
+        if stated:
+            detail = f"the file says {stated}; leave --offset-hu out"
+            raise SourceError("intensity", "values state their unit already", detail)
+        if self.recipe.channels > 1:
+            detail = "one offset may not suit each of them; leave --offset-hu out"
+            raise SourceError("intensity", "offset of several channels", detail)
 
     def _plan(
         self, grid: Grid, image: Voxels, labels: Voxels | None, around: VoxelBox | None
@@ -621,12 +653,23 @@ class VolumeConverter:
             plan = plan_crop_or_pad(grid, shape, center)
         return [VolumeTile(number=0, origin=(0, 0, 0), plan=plan)]
 
-    def _plan_values(self, image: Voxels, least: float) -> list[IntensityPlan]:
+    def _least(self, image: Voxels) -> tuple[float, ...]:
+        """Return the background of each channel of [depth, height, width, channel], see `_ScanFacts.least`."""
+        count = int(image.shape[3])
+        if count == 1 or self.recipe.channel_grid == "refuse":
+            return tuple([float(in_memory_order(image)[0].min())] * count)
+        # Air of a CT, -1000, is no value of the PET beside it.
+        return tuple(float(image[..., at].min()) for at in range(count))
+
+    def _plan_values(self, image: Voxels, least: Sequence[float]) -> list[IntensityPlan]:
         """Return the plan of the values of each channel."""
         recipe, channels = self.recipe, [image[..., at] for at in range(image.shape[3])]
         if recipe.window_percentiles:
             low, high = recipe.window_percentiles
-            windows = [percentile_window(channel, low, high, above=least) for channel in channels]
+            windows = [
+                percentile_window(channel, low, high, above=background)
+                for channel, background in zip(channels, least, strict=True)
+            ]
             return [IntensityPlan(store=recipe.dtype, window=window) for window in windows]
         if recipe.normalize == SCAN:
             return [
@@ -688,7 +731,7 @@ class VolumeConverter:
             features[keys.INTENSITY_SCALE] = np.array(slopes, np.float32)
             features[keys.INTENSITY_OFFSET] = np.array(intercepts, np.float32)
         known = self._known(None if labels is None else stored_labels)
-        least = shared.values[0].stored(shared.least)
+        least = shared.values[0].stored(shared.least[0])
         body, foreground = count_values(image, self.recipe.dtype, known, least)
         counted = {} if labels is None else count_labels(stored_labels)
         counted = {value: count for value, count in counted.items() if value != self.labels.stored_ignore}

@@ -318,7 +318,10 @@ def turn_boxes(boxes: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 
 def crop_boxes(
-    boxes: npt.NDArray[Any], areas: npt.NDArray[Any], window: npt.ArrayLike, minimum_visible: float = 0.0
+    boxes: npt.NDArray[Any],
+    areas: npt.NDArray[Any],
+    window: npt.ArrayLike,
+    minimum_visible: float | npt.NDArray[np.float64] = 0.0,
 ) -> tuple[npt.NDArray[Any], npt.NDArray[np.bool_], npt.NDArray[Any]]:
     """Move boxes into a window of their image, and mark the boxes that are still visible.
 
@@ -327,14 +330,15 @@ def crop_boxes(
         areas: floating [..., n], in pixels²; a crop does not change the size of a pixel.
         window: [..., 4], (top, left, height, width) normalized to the image, or [..., 6] with the first slice and the
             depth of a volume before them; one for all images, or one per image.
-        minimum_visible: fraction of a box, 0 to 1, that must be inside the window to keep the box.
+        minimum_visible: fraction of a box, 0 to 1, that must be inside the window to keep the box; one, or one per
+            box, [..., n].
 
     Returns:
         Boxes normalized to the window, within 0 to 1; kept, bool [..., n]; areas times the visible fraction.
         Rows that are not kept hold zeros; the caller removes them. A box without area is kept if it is inside the
         window or on its edge; any other box must overlap the window.
     """
-    if not 0 <= minimum_visible <= 1:
+    if not np.all((np.asarray(minimum_visible) >= 0) & (np.asarray(minimum_visible) <= 1)):
         raise UsageError(f"minimum_visible: expected a share from 0 to 1, got {minimum_visible}")
     frame, axes = np.asarray(window, np.float64), boxes.shape[-1] // 2
     # A window without area would divide by 0.

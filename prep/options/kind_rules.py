@@ -14,8 +14,9 @@ from halofeed.prep.options.option import problems_of
 from halofeed.prep.options.recipe_options import RecipeOptions
 from halofeed.prep.options.tiles import cuts_pictures, tile_overlap_of
 from halofeed.prep.options.volumes import INTERPOLATIONS, default_dtype
+from halofeed.prep.sources.dicom_names import PictureNames
 from halofeed.prep.sources.example import FileSelection, with_data_files
-from halofeed.prep.sources.file_names import is_image_name, is_scan_name
+from halofeed.prep.sources.file_names import is_scan_name, is_still_name
 from halofeed.prep.sources.files import SourceFiles
 from halofeed.prep.voxels.intensity import STORES, IntensityPlan
 from halofeed.schemas.encodings import ENCODINGS
@@ -275,9 +276,9 @@ def _picture_refuses(recipe: RecipeOptions, volume: str, picture: str) -> str:
 
 
 def _select_pictures(recipe: RecipeOptions, files: SourceFiles) -> FileSelection:
+    names = PictureNames(files=files)
     if not cuts_pictures(recipe):
-        return FileSelection(files=files)
-    # Only tiles show a slide, so DICOM files are pictures for them alone.
+        return FileSelection(files=files, takes=names.__contains__, takes_scan=names.takes_scan)
     from halofeed.prep.formats.region.slide_headers import SlideIndex
 
     slides = SlideIndex(files)
@@ -287,7 +288,7 @@ def _select_pictures(recipe: RecipeOptions, files: SourceFiles) -> FileSelection
 
     return FileSelection(
         files=files,
-        takes=lambda path: is_image_name(path) or is_slide(path),
+        takes=lambda path: is_still_name(path) or is_slide(path),
         takes_scan=lambda path: is_scan_name(path) or is_slide(path),
     )
 

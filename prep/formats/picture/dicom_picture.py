@@ -1,0 +1,108 @@
+"""Reader of single DICOM pictures: radiographs, mammograms, ultrasound, angiograms, secondary captures.
+
+Gray values are displayed as `halofeed.prep.formats.dicom.display_values` says: modality LUT, VOI LUT or window,
+MONOCHROME1. Colors become red, green and blue. Each frame of a file is a picture.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from halofeed.prep.formats.dicom import headers
+from halofeed.prep.formats.dicom.color_pixels import read_colors
+from halofeed.prep.formats.dicom.display_values import GrayPlan, plan_gray
+from halofeed.prep.formats.dicom.picture_header import PictureHeader, read_picture_header
+from halofeed.prep.formats.dicom.pixels import SLICE_BIT_DEPTHS, extract_values, read_frames
+from halofeed.prep.formats.dicom.values import padding_mask
+from halofeed.prep.formats.picture.image import (
+    BURNED_IN_TEXT,
+    IGNORED_WINDOWS,
+    INVERTED,
+    OVERLAYS_LEFT_OUT,
+    PADDING_IN_BLACK,
+    SEVERAL_VIEWS,
+    MemoryEstimate,
+    OpenedImage,
+    Raster,
+    ReadOptions,
+    estimate_decoding,
+)
+
+BIT_DEPTHS = (1, *SLICE_BIT_DEPTHS)
+_DECODING_BYTES = 24
+"""Bytes per pixel while a frame is decoded and converted: words, values and the places in a table, for each sample."""
+
+
+def open_dicom(data: bytes) -> OpenedImage:
+    """Open a DICOM picture, at its first frame and with its first window.
+
+    Raises:
+        SourceError: the header is damaged, or the file holds no picture. `load` also reports damaged pixels.
+    """
+    header, body = read_picture_header(data)
+    return _opened(header, body, len(data), ReadOptions(), 0)
+
+
+def _opened(
+    header: PictureHeader, body: bytes, file_bytes: int, options: ReadOptions, frame: int
+) -> OpenedImage:
+    channels = 1 if header.is_gray else 3
+    estimate = _estimate(header, channels, len(body) - file_bytes if len(body) > file_bytes else 0)
+    return OpenedImage(
+        stored_size=header.stored.size,
+        orientation=1,
+        estimate=lambda *_: estimate,
+        load=lambda *_: _load(header, body, options, frame),
+        frames=len(header.frames),
+        opened_for=lambda chosen, number: _opened(header, body, file_bytes, chosen, number),
+    )
+
+
+def _estimate(header: PictureHeader, channels: int, inflated_bytes: int) -> MemoryEstimate:
+    sample_bytes = 1 if header.stored.bits_stored <= 8 and not header.is_gray else 2
+    return estimate_decoding(
+        header.stored.size,
+        channels,
+        sample_bytes,
+        extra_pixel_bytes=_DECODING_BYTES * header.stored.samples,
+        held_bytes=inflated_bytes,
+    )
+
+
+def _load(header: PictureHeader, body: bytes, options: ReadOptions, frame: int) -> Raster:
+    reader = read_frames(body, header, BIT_DEPTHS)
+    notes = tuple(_header_notes(header))
+    if not header.is_gray:
+        return Raster(pixels=read_colors(header, reader, frame), notes=notes, fills_depth=True)
+    plan = plan_gray(header, frame, options.window)
+    words, near = reader.words(frame)
+    values = extract_values(words, header.stored)
+    levels = plan.levels(values)
+    padding = padding_mask(words, values, header.stored, near)
+    # The background of the display, whatever gray the value would be (PS3.3 C.7.5.1.1.2).
+    if levels[padding].any():
+        levels[padding] = 0
+        notes += (PADDING_IN_BLACK,)
+    return Raster(
+        pixels=np.ascontiguousarray(levels[..., None]),
+        notes=(*notes, *_plan_notes(plan, options)),
+        fills_depth=plan.fills_depth,
+    )
+
+
+def _header_notes(header: PictureHeader) -> Iterator[str]:
+    if headers.text(header.elements, headers.BURNED_IN).upper() == "YES":
+        yield BURNED_IN_TEXT
+    if any(tag in header.elements for tag in headers.OVERLAY_ROWS):
+        yield OVERLAYS_LEFT_OUT
+
+
+def _plan_notes(plan: GrayPlan, options: ReadOptions) -> Iterator[str]:
+    if plan.inverted:
+        yield INVERTED
+    if plan.views > 1 and options.window is None:
+        yield SEVERAL_VIEWS
+    if plan.ignored_windows:
+        yield IGNORED_WINDOWS
