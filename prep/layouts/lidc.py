@@ -32,7 +32,6 @@ from halofeed.prep.layouts.dicom import list_scans
 from halofeed.prep.sources.example import Box, SourceExample
 from halofeed.prep.sources.files import SourceFiles
 from halofeed.system.errors import AnnotationsError, SourceError
-from halofeed.system.wording import plural
 
 ROOT: Final = "LidcReadMessage"
 NODULE: Final = "nodule"
@@ -135,7 +134,7 @@ def _with_nodules(
     notes = ("marks that are no nodules (nonNodule) are left out",) if document.others else ()
     boxes = tuple(merge_readings(document.readings, options.min_readers))
     if options.min_readers > document.readers:
-        detail = f"{document.path}: {plural(document.readers, 'reader')}, --min-readers {options.min_readers}"
+        detail = f"{document.path}; take --min-readers {document.readers} or less"
         return replace(example, problem=("annotation", "document has too few readers", detail))
     return replace(example, boxes=boxes, notes=notes)
 
