@@ -24,6 +24,8 @@ from halofeed.loader import RandomRotation as RandomRotation
 from halofeed.loader import Rotate90 as Rotate90
 from halofeed.loader import ScaleJitter as ScaleJitter
 from halofeed.loader import SsdRandomCrop as SsdRandomCrop
+from halofeed.loader import boxes_to_mm as boxes_to_mm
+from halofeed.loader import boxes_to_source as boxes_to_source
 from halofeed.loader import join_id as join_id
 from halofeed.pipelines.run_counts import ConversionSummary as ConversionSummary
 from halofeed.schemas.partition import Partition as Partition
@@ -142,6 +144,7 @@ def convert(
     window: str | None = None,
     window_hu: Sequence[float] = (),
     window_unit: Literal['hu', 'any'] = 'hu',
+    offset_hu: float = 0.0,
     window_percentiles: Sequence[float] = (),
     normalize: str | None = None,
     mask_grid: Literal['refuse', 'resample', 'voxels'] = 'refuse',
@@ -237,7 +240,7 @@ def convert(
         task: task that the records serve; default: the layout's own.
         box_origin: boxes in pixels: the number of the first pixel, 0 or 1 (then both ends are within the box, as in
             VOC); default: 0 for tables; for voc 0 where boxes have fractions, else 1, refused where boxes begin below
-            1.
+            1; for mot 0 where boxes have fractions or begin at 0, else 1.
         box_units: unit of boxes: pixels, or normalized, fractions of the picture's width and height; auto reads a
             file whose boxes are all within 0 to 1 as normalized.
         box_form: form of a box in columns x,y,w,h, in a list called bbox, or in VOC's xmin,ymin,xmax,ymax: corners
@@ -300,7 +303,8 @@ def convert(
             takes boxes as they are before they are turned. keep corners keeps their corners too.
         class_property: GeoJSON: property with the class; default: QuPath's classification, class, label, category,
             type_id and other usual names, or the only one whose texts repeat.
-        one_class: GeoJSON, and tables of run lengths without classes: all are objects of this class, e.g. building.
+        one_class: GeoJSON, masks of objects, and tables of run lengths without classes: all are objects of this
+            class, e.g. building.
         person_box: CrowdHuman: the box of each person: the full body, which may extend beyond the picture, its
             visible part, or the head.
         run_lengths: tables of run lengths: whether pixels count down the columns, as Kaggle's mostly do, or along the
@@ -341,7 +345,8 @@ def convert(
         frames: frames of a record: every source is a clip (a video, an animated GIF, WebP or PNG, a folder of
             frames), brought to frames x height x width; for segmentation each frame needs a mask (a folder of PNG
             files, or an animated PNG, GIF or lossless WebP).
-        frame_stride: use every N-th frame (default: 1, every frame).
+        frame_stride: use every N-th frame (default: 1, every frame); of sequences of pictures with boxes too (mot,
+            visdrone-video, cvat), whose frames are near copies.
         frame_rate: use this many frames per second instead, by the frames' time stamps: at each of these times the
             frame that is shown then.
         folder_frame_rate: frames per second of folders of frames, which have no time stamps.
@@ -370,6 +375,8 @@ def convert(
         window_unit: unit of window and window_hu: hu refuses a scan whose values are not Hounsfield units (MR, a CT
             without rescale, a file that states no unit and has no value below -50); any applies the window to every
             scan.
+        offset_hu: CT in files that do not state their unit: number that is added to each value and gives Hounsfield
+            units, e.g. -1024 for values stored as HU + 1024; use offset_hu=-1024. Scans of one channel.
         window_percentiles: a separate window for each scan, e.g. 0.5,99.5 of the values above its smallest one (MR);
             tiles: for each picture and band, of its pixels that are not nodata, e.g. 2,98.
         normalize: subtract a mean and divide by a deviation: scan uses each scan's and channel's own, of the values
@@ -593,6 +600,7 @@ def dry_run(
     window: str | None = None,
     window_hu: Sequence[float] = (),
     window_unit: Literal['hu', 'any'] = 'hu',
+    offset_hu: float = 0.0,
     window_percentiles: Sequence[float] = (),
     normalize: str | None = None,
     mask_grid: Literal['refuse', 'resample', 'voxels'] = 'refuse',
@@ -687,7 +695,7 @@ def dry_run(
         task: task that the records serve; default: the layout's own.
         box_origin: boxes in pixels: the number of the first pixel, 0 or 1 (then both ends are within the box, as in
             VOC); default: 0 for tables; for voc 0 where boxes have fractions, else 1, refused where boxes begin below
-            1.
+            1; for mot 0 where boxes have fractions or begin at 0, else 1.
         box_units: unit of boxes: pixels, or normalized, fractions of the picture's width and height; auto reads a
             file whose boxes are all within 0 to 1 as normalized.
         box_form: form of a box in columns x,y,w,h, in a list called bbox, or in VOC's xmin,ymin,xmax,ymax: corners
@@ -750,7 +758,8 @@ def dry_run(
             takes boxes as they are before they are turned. keep corners keeps their corners too.
         class_property: GeoJSON: property with the class; default: QuPath's classification, class, label, category,
             type_id and other usual names, or the only one whose texts repeat.
-        one_class: GeoJSON, and tables of run lengths without classes: all are objects of this class, e.g. building.
+        one_class: GeoJSON, masks of objects, and tables of run lengths without classes: all are objects of this
+            class, e.g. building.
         person_box: CrowdHuman: the box of each person: the full body, which may extend beyond the picture, its
             visible part, or the head.
         run_lengths: tables of run lengths: whether pixels count down the columns, as Kaggle's mostly do, or along the
@@ -791,7 +800,8 @@ def dry_run(
         frames: frames of a record: every source is a clip (a video, an animated GIF, WebP or PNG, a folder of
             frames), brought to frames x height x width; for segmentation each frame needs a mask (a folder of PNG
             files, or an animated PNG, GIF or lossless WebP).
-        frame_stride: use every N-th frame (default: 1, every frame).
+        frame_stride: use every N-th frame (default: 1, every frame); of sequences of pictures with boxes too (mot,
+            visdrone-video, cvat), whose frames are near copies.
         frame_rate: use this many frames per second instead, by the frames' time stamps: at each of these times the
             frame that is shown then.
         folder_frame_rate: frames per second of folders of frames, which have no time stamps.
@@ -820,6 +830,8 @@ def dry_run(
         window_unit: unit of window and window_hu: hu refuses a scan whose values are not Hounsfield units (MR, a CT
             without rescale, a file that states no unit and has no value below -50); any applies the window to every
             scan.
+        offset_hu: CT in files that do not state their unit: number that is added to each value and gives Hounsfield
+            units, e.g. -1024 for values stored as HU + 1024; use offset_hu=-1024. Scans of one channel.
         window_percentiles: a separate window for each scan, e.g. 0.5,99.5 of the values above its smallest one (MR);
             tiles: for each picture and band, of its pixels that are not nodata, e.g. 2,98.
         normalize: subtract a mean and divide by a deviation: scan uses each scan's and channel's own, of the values

@@ -88,6 +88,7 @@ class LayoutOptions:
     coordinates: str = "auto"
     empty_classes: tuple[str, ...] = ()
     run_lengths: str = "auto"
+    frame_stride: int | None = None
     takes: Callable[[str], bool] = is_image_name
     takes_scan: Callable[[str], bool] = is_scan_name
     source_splits: bool = True

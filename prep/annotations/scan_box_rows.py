@@ -12,7 +12,7 @@ import numpy as np
 from halofeed.prep.annotations.scan_box_columns import BoxForm
 from halofeed.prep.annotations.tables import TableRow
 from halofeed.prep.geometry.scan import Grid
-from halofeed.prep.geometry.volume_boxes import boxes_in_source
+from halofeed.prep.geometry.volume_boxes import place_in_source
 from halofeed.prep.sources.example import Box
 from halofeed.system.errors import AnnotationsError, SourceError
 
@@ -24,12 +24,13 @@ the left, posterior and superior (DICOM, ITK)."""
 
 @dataclass(frozen=True, kw_only=True)
 class WrittenBox:
-    """Box of a row in the unit of its table: x, y and z of both corners, and whether it encloses a sphere."""
+    """Box of a row in the unit of its table: x, y and z of both corners, whether it encloses a sphere, and its flag."""
 
     low: tuple[float, ...]
     high: tuple[float, ...]
     is_sphere: bool
     label: str
+    is_ignored: bool = False
 
     def in_unit(self, unit: str) -> Box:
         """Return the box, whose numbers have a unit of `UNITS`."""
@@ -37,7 +38,17 @@ class WrittenBox:
         space = "voxels" if unit == VOXELS else "sphere" if self.is_sphere else "mm"
         if unit == MM_LPS:
             x1, x2, y1, y2 = -x2, -x1, -y2, -y1
-        return Box(xmin=x1, ymin=y1, zmin=z1, xmax=x2, ymax=y2, zmax=z2, label=self.label, space=space)
+        return Box(
+            xmin=x1,
+            ymin=y1,
+            zmin=z1,
+            xmax=x2,
+            ymax=y2,
+            zmax=z2,
+            label=self.label,
+            space=space,
+            is_crowd=self.is_ignored,
+        )
 
 
 def is_blank(row: TableRow, form: BoxForm) -> bool:
@@ -76,7 +87,11 @@ def read_box(row: TableRow, form: BoxForm, label: str) -> WrittenBox:
     if any(a > b for a, b in zip(low, high, strict=True)):
         raise SourceError("annotation", "box is inverted", f"{row.place}: {', '.join(form.columns)}")
     return WrittenBox(
-        low=tuple(low), high=tuple(high), is_sphere=form.kind in ("diameter", "radius"), label=label
+        low=tuple(low),
+        high=tuple(high),
+        is_sphere=form.kind in ("diameter", "radius"),
+        label=label,
+        is_ignored=row.cell("ignored").lower() in ("1", "true", "yes"),
     )
 
 
@@ -134,7 +149,7 @@ def _places_in(
         grid = grid_of(path)
         if grid is None:
             continue
-        in_source = boxes_in_source([one.in_unit(unit) for one in written], grid)
+        in_source = place_in_source([one.in_unit(unit) for one in written], grid)
         centers = (in_source[:, :3] + in_source[:, 3:]) / 2
         inside += int(((centers >= 0) & (centers <= np.array(grid.shape))).all(axis=1).sum())
         places += [tuple(row) for row in in_source.tolist()]

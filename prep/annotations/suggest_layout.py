@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from posixpath import basename, splitext
 
+from halofeed.prep.annotations.box_lists import is_list_of_boxes
 from halofeed.prep.annotations.columns import CORNERS, SPELLINGS, has_columns
 from halofeed.prep.annotations.contract import is_split_name
 from halofeed.prep.annotations.dicom_evidence import PICTURE, find_dicom, hint_of_dicom, images_of
@@ -20,13 +21,16 @@ from halofeed.prep.annotations.layout_hints import (
     Hint,
     ListedFiles,
     hint_of_layout,
+    is_datalist,
     json_keys,
     name_stem,
     read_heads,
     unpack_advice,
 )
+from halofeed.prep.annotations.object_folders import find_masks, holds_masks
 from halofeed.prep.annotations.run_length_columns import holds_run_lengths
 from halofeed.prep.annotations.scan_box_columns import find_box_form, find_scan_column, is_luna16
+from halofeed.prep.annotations.sequence_hints import detect_sequences
 from halofeed.prep.annotations.table_forms import GOOGLE_SETS, METADATA_NAMES, WHEAT_COLUMNS
 from halofeed.prep.annotations.unknown_annotations import describe_annotations
 from halofeed.prep.formats.volume.reading_options import ARRAY_ADVICE
@@ -75,6 +79,7 @@ _MARKS: Mapping[str, tuple[tuple[str, str | None, tuple[str, ...]], ...]] = {
             ),
         ),
         ("BDD100K's, or Scalabel's", "bdd100k", (r'"(box2d|poly2d)"\s*:',)),
+        ("SageMaker's", "sagemaker", ('"class_id"', '"image_size"', '"left"')),
         ("Datumaro's", "datumaro", (r'"dm_format_version"\s*:|"categories"\s*:.*"items"\s*:\s*\[',)),
         ("FiftyOne's", "fiftyone", (r'"samples"\s*:\s*\[', r'"filepath"\s*:')),
         ("FiftyOne's", "fiftyone", (r'^\s*\{\s*"classes"\s*:\s*(\[|null)', r'"labels"\s*:\s*\{')),
@@ -82,8 +87,20 @@ _MARKS: Mapping[str, tuple[tuple[str, str | None, tuple[str, ...]], ...]] = {
         ("COCO's, panoptic", "coco", (r'"segments_info"\s*:',)),
         ("GeoJSON", "geojson", (r'"type"\s*:\s*"Feature(Collection)?"', '"(geometry|features)"')),
     ),
+    **dict.fromkeys(
+        (".jsonl", ".ndjson", ".manifest"),
+        (
+            ("a manifest of SageMaker", "sagemaker", ('"source-ref"',)),
+            (
+                "NDJSON of Ultralytics",
+                "yolo-ndjson",
+                (r'^[^\n]*"type"\s*:\s*"(dataset|image)"', r'"type"\s*:\s*"image"', r'"file"\s*:'),
+            ),
+        ),
+    ),
     ".odgt": (("CrowdHuman's", "crowdhuman", ('"gtboxes"',)),),
     ".geojson": (("GeoJSON", "geojson", ('"(features|geometry)"',)),),
+    ".txt": (("PASCAL's text of version 1.00", "pascal-text", (r"^#.*PASCAL Annotation Version 1\.",)),),
     ".xml": (
         ("of LIDC-IDRI's readers", "lidc", (r"<LidcReadMessage[\s>]",)),
         (
@@ -146,7 +163,8 @@ _STATIC_SHAPE = " with --depth, --height and --width"
 _TOOL_LAYOUTS = frozenset(
     (
         *("labelme", "cvat", "createml", "kitti", "dota", "via", "label-studio", "supervisely", "wider"),
-        *("visdrone", "crowdhuman", "cityscapes", "bdd100k", "datumaro", "fiftyone"),
+        *("visdrone", "visdrone-video", "mot", "crowdhuman", "cityscapes", "bdd100k", "datumaro", "fiftyone"),
+        *("yolo-ndjson", "sagemaker", "keras-yolo", "pascal-text"),
     )
 )
 """Layouts of annotation tools: their files belong to no other layout, so that each error of another names them."""
@@ -157,6 +175,7 @@ _MASK_SUFFIX = re.compile(r"[-_.](d?seg|segmentation|masks?|labels?|gt|groundtru
 _OBJECT_FOLDER = re.compile("SegmentationObject")
 _INSTANCES = re.compile(r"(?:^|/)labelsTr/[^/]+\.json$")
 _FIRST_CHANNEL = re.compile(r"(?:^|/)imagesTr/[^/]+_0000\.nii\.gz$")
+_DATALIST_MARKS = re.compile(r'"fold"\s*:\s*\d|"image"\s*:\s*\[')
 _BIDS_IMAGE = re.compile(
     r"(?:(?!derivatives/)[^/]+/)*(sub-[A-Za-z0-9+]+)/(?:ses-[^/]+/)?anat/\1_[^/]*[A-Za-z0-9]\.nii(?:\.gz)?"
 )
@@ -303,8 +322,17 @@ def _detect_dataset_json(files: ListedFiles, paths: Sequence[str]) -> Hint | Non
         # nnU-Net numbers the channel files of an image, the Decathlon has one file with all channels.
         if keys & {"modality", "training"} and any(_FIRST_CHANNEL.search(one) for one in files.sizes()):
             return hint_of_layout(f"{path} is that of nnU-Net's version 1", "nnunet")
-        if keys & {"modality", "training"}:
+        # Datalists of MONAI have the Decathlon's keys, and folds or lists of channels besides.
+        if keys & {"modality", "training"} and not _DATALIST_MARKS.search(text):
             return hint_of_layout(f"{path} is a file of the Medical Segmentation Decathlon", "msd")
+    return None
+
+
+def _detect_datalist(files: ListedFiles, paths: Sequence[str]) -> Hint | None:
+    """Detect a datalist of MONAI, JSON of any name."""
+    for path, text in read_heads(files, paths, ".json"):
+        if is_datalist(text):
+            return hint_of_layout(f"{path} is a datalist of MONAI", "monai")
     return None
 
 
@@ -377,6 +405,15 @@ def _detect_wider_face(files: ListedFiles, paths: Sequence[str]) -> Hint | None:
         # A path, and the number of boxes that follow.
         if len(lines) == 2 and is_image_name(lines[0]) and lines[1].isdigit():
             return hint_of_layout(f"{path} is WIDER FACE's", "wider")
+    return None
+
+
+def _detect_box_lists(files: ListedFiles, paths: Sequence[str]) -> Hint | None:
+    """Detect text files with an image path and its boxes in each line."""
+    for path, text in read_heads(files, paths, ".txt"):
+        # The last line may be cut off.
+        if is_list_of_boxes(text):
+            return hint_of_layout(f"{path} is a list of keras-yolo3", "keras-yolo")
     return None
 
 
@@ -549,6 +586,21 @@ def _detect_cityscapes(files: ListedFiles, paths: Sequence[str]) -> Hint | None:
     return None if named is None else hint_of_layout(f"{named} is named as in Cityscapes", "cityscapes")
 
 
+def _detect_object_masks(files: ListedFiles, paths: Sequence[str]) -> Hint | None:
+    """Detect folders with a mask for each object beside their picture."""
+    # Folders first: there may be millions of pictures.
+    if not any(map(holds_masks, {path.rpartition("/")[0] for path in _images(files)})):
+        return None
+    masks = find_masks(_images(files)).masks
+    # One mask for each picture may be a label image.
+    first = next((path for path, found in masks.items() if len(found) > 1), None)
+    if first is None or sum(map(len, masks.values())) <= len(masks):
+        return None
+    return hint_of_layout(
+        f"{masks[first][0]} is a mask of an object of {first} by its folder", "object-masks"
+    )
+
+
 def _detect_nndetection(files: ListedFiles, paths: Sequence[str]) -> Hint | None:
     """Detect labelsTr/CASE.json with the classes of the objects that labelsTr/CASE.nii.gz numbers."""
     beside = [
@@ -669,20 +721,25 @@ def _detect_container(files: ListedFiles, paths: Sequence[str]) -> Hint | None:
 _DETECTORS: tuple[Callable[[ListedFiles, Sequence[str]], Hint | None], ...] = (
     _detect_nndetection,
     _detect_dataset_json,
+    _detect_datalist,
     partial(_detect_marks, extension=".json"),
     _detect_coco,
-    partial(_detect_marks, extension=".geojson"),
+    *(partial(_detect_marks, extension=one) for one in (".jsonl", ".ndjson", ".manifest", ".geojson")),
     partial(_detect_marks, extension=".xml"),
+    partial(_detect_marks, extension=".txt"),
     partial(_detect_marks, extension=".odgt"),
+    detect_sequences,
     _detect_text_labels,
     _detect_yolo_yaml,
     _detect_wider_face,
+    _detect_box_lists,
     _detect_dicom,
     _detect_scan_boxes,
     _detect_bids,
     _detect_volume,
     _detect_array,
     _detect_cityscapes,
+    _detect_object_masks,
     _detect_run_lengths,
     _detect_masks,
     _detect_table,

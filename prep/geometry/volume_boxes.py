@@ -61,7 +61,7 @@ def matrix_between(source: Grid, target: Grid) -> NDArray[np.float64]:
     return np.asarray(np.linalg.solve(target.affine, source.affine), np.float64)
 
 
-def boxes_in_source(boxes: Sequence[Box], grid: Grid) -> _Boxes:
+def place_in_source(boxes: Sequence[Box], grid: Grid) -> _Boxes:
     """Return annotated boxes in voxels of their scan.
 
     Args:
@@ -141,7 +141,7 @@ class ScanBoxes:
     zero_size: tuple[int, ...]
 
 
-def select_boxes(boxes: _Boxes, shape: Sequence[int], policy: BoxPolicy) -> ScanBoxes:
+def select_scan_boxes(boxes: _Boxes, shape: Sequence[int], policy: BoxPolicy) -> ScanBoxes:
     """Clip boxes to their scan, and drop those that are outside or have no volume.
 
     Args:
@@ -152,7 +152,7 @@ def select_boxes(boxes: _Boxes, shape: Sequence[int], policy: BoxPolicy) -> Scan
     Raises:
         SourceError: a box breaks a rule that is "fail".
 
-    >>> found = select_boxes(np.array([[-1, 0, 0, 2, 4, 4], [9, 0, 0, 10, 4, 4]]), (8, 16, 16), BoxPolicy())
+    >>> found = select_scan_boxes(np.array([[-1, 0, 0, 2, 4, 4], [9, 0, 0, 10, 4, 4]]), (8, 16, 16), BoxPolicy())
     >>> found.boxes.tolist(), found.counts
     ([[0.0, 0.0, 0.0, 2.0, 4.0, 4.0]], {'clipped': 1, 'dropped outside': 1, 'dropped zero area': 0})
     """

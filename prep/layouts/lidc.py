@@ -43,7 +43,7 @@ _SLICE_MM: Final = 0.01
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reading:
+class NoduleReading:
     """Outline of one nodule by one reader.
 
     Args:
@@ -57,7 +57,7 @@ class Reading:
     high: tuple[float, float, float]
     is_small: bool
 
-    def shares_volume(self, other: Reading) -> bool:
+    def shares_volume(self, other: NoduleReading) -> bool:
         """Return whether the boxes of two readings share a part; one slice in common is enough along z."""
         (z1, y1, x1), (z2, y2, x2) = self.low, self.high
         (a1, b1, c1), (a2, b2, c2) = other.low, other.high
@@ -80,7 +80,7 @@ class Document:
 
     path: str
     series: str
-    readings: tuple[Reading, ...]
+    readings: tuple[NoduleReading, ...]
     readers: int
     others: int
 
@@ -139,7 +139,7 @@ def _with_nodules(
     return replace(example, boxes=boxes, notes=notes)
 
 
-def merge_readings(readings: Sequence[Reading], min_readers: int) -> Iterator[Box]:
+def merge_readings(readings: Sequence[NoduleReading], min_readers: int) -> Iterator[Box]:
     """Yield the box of each nodule: the median of the sides of all readings that are of it.
 
     Args:
@@ -171,9 +171,9 @@ def merge_readings(readings: Sequence[Reading], min_readers: int) -> Iterator[Bo
         )
 
 
-def _connected(readings: Sequence[Reading]) -> list[list[Reading]]:
+def _connected(readings: Sequence[NoduleReading]) -> list[list[NoduleReading]]:
     """Return the readings in groups that share volume, directly or by others, in the order of their first ones."""
-    groups: list[list[Reading]] = []
+    groups: list[list[NoduleReading]] = []
     for one in readings:
         touching = [group for group in groups if any(one.shares_volume(other) for other in group)]
         merged = [reading for group in touching for reading in group] + [one]
@@ -225,7 +225,7 @@ def read_document(path: str, root: ElementTree.Element) -> Document:
     return Document(path=path, series=series, readings=tuple(readings), readers=len(sessions), others=others)
 
 
-def _reading(nodule: ElementTree.Element, reader: int) -> Reading | None:
+def _reading(nodule: ElementTree.Element, reader: int) -> NoduleReading | None:
     """Return the outline of a nodule; None for one whose outlines are all holes."""
     slices: dict[float, list[NDArray[Any]]] = {}
     points = 0
@@ -243,7 +243,7 @@ def _reading(nodule: ElementTree.Element, reader: int) -> Reading | None:
     outlines = [_inside(outline) for found in slices.values() for outline in found]
     low = np.min([one[0] for one in outlines], axis=0)
     high = np.max([one[1] for one in outlines], axis=0)
-    return Reading(
+    return NoduleReading(
         reader=reader,
         low=(min(slices), float(low[0]), float(low[1])),
         high=(max(slices), float(high[0]), float(high[1])),

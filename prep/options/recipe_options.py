@@ -43,6 +43,10 @@ _SCALED = Need(
 )
 
 
+_SEQUENCES = ("mot", "visdrone-video", "cvat")
+"""Layouts of boxes on the frames of sequences."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class ClipOptions:
     """Options of clips: videos, animations and folders of frames. --frames of them make a record."""
@@ -58,7 +62,15 @@ class ClipOptions:
         least=1,
         group=SHAPE,
     )
-    frame_stride: int | None = option(None, "use every N-th frame (default: 1, every frame)")
+    frame_stride: int | None = option(
+        None,
+        "use every N-th frame (default: 1, every frame); of sequences of pictures with boxes too (mot, visdrone-video, "
+        "cvat), whose frames are near copies",
+        needs=Need(
+            "--frames, or --layout mot, visdrone-video or cvat",
+            lambda recipe: recipe.frames is not None or recipe.layout in _SEQUENCES,
+        ),
+    )
     frame_rate: float | None = option(
         None,
         "use this many frames per second instead, by the frames' time stamps: at each of these times the frame that "
@@ -131,9 +143,10 @@ class RecipeOptions(ClipOptions, VolumeOptions, TileOptions):
     box_origin: int | None = option(
         None,
         "boxes in pixels: the number of the first pixel, 0 or 1 (then both ends are within the box, as in VOC); "
-        "default: 0 for tables; for voc 0 where boxes have fractions, else 1, refused where boxes begin below 1",
+        "default: 0 for tables; for voc 0 where boxes have fractions, else 1, refused where boxes begin below 1; for "
+        "mot 0 where boxes have fractions or begin at 0, else 1",
         choices=(0, 1),
-        needs=of_layouts("voc", "csv", "jsonl", "webdataset"),
+        needs=of_layouts("voc", "csv", "jsonl", "webdataset", "mot"),
     )
     box_units: str = option(
         "auto",
@@ -380,8 +393,9 @@ class RecipeOptions(ClipOptions, VolumeOptions, TileOptions):
     )
     one_class: str | None = option(
         None,
-        "GeoJSON, and tables of run lengths without classes: all are objects of this class, e.g. building",
-        needs=of_layouts("geojson", "run-lengths"),
+        "GeoJSON, masks of objects, and tables of run lengths without classes: all are objects of this class, e.g. "
+        "building",
+        needs=of_layouts("geojson", "object-masks", "run-lengths"),
         omitted=True,
     )
     person_box: Literal["full", "visible", "head"] = option(

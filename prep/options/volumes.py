@@ -47,7 +47,7 @@ FLAWS = tuple(name.replace("_", "-") for name in reading_options.FLAW_FIELDS)
 _PICTURES_ALSO = "without --depth; add that for volumes, or leave it out for pictures"
 VOLUMES = Need("--depth", lambda recipe: recipe.depth is not None, why=_PICTURES_ALSO)
 _SERIES = (VOLUMES, of_layouts("dicom", "csv", "jsonl"))
-_PATTERNS = of_layouts("pairs", "class-masks", "bids", "dicom")
+_PATTERNS = of_layouts("pairs", "class-masks", "object-masks", "bids", "dicom")
 _FITTED = Need(
     "--depth, or --fit tiles for pictures",
     lambda recipe: recipe.depth is not None or recipe.fit == "tiles",
@@ -138,6 +138,12 @@ class VolumeOptions:
         "rescale, a file that states no unit and has no value below -50); any applies the window to every scan",
         choices=("hu", "any"),
         needs=(VOLUMES, Need("--window or --window-hu", lambda recipe: recipe.fixed_window() is not None)),
+    )
+    offset_hu: float = option(
+        0.0,
+        "CT in files that do not state their unit: number that is added to each value and gives Hounsfield units, e.g. "
+        "-1024 for values stored as HU + 1024; use --offset-hu=-1024. Scans of one channel",
+        omitted=True,
     )
     window_percentiles: tuple[float, ...] = option(
         (),
@@ -445,6 +451,8 @@ class VolumeOptions:
                 f"--channel-grid {self.channel_grid}: expected refuse, resample, or resample:NAME such as resample:CT",
             ),
         )
+        if not math.isfinite(self.offset_hu):
+            yield f"--offset-hu {self.offset_hu}: expected a number, such as --offset-hu=-1024"
         yield from self._scale_problems()
         yield from self._vote_problems()
         yield from self._series_problems()

@@ -121,7 +121,9 @@ class FormatExtensions:
 
 
 FORMAT_EXTENSIONS = {
-    "nifti": FormatExtensions(single=(".nii.gz", ".nii"), pairs={".hdr.gz": ".img.gz", ".hdr": ".img"}),
+    "nifti": FormatExtensions(
+        single=(".nii.gz", ".nii", ".nii.zst"), pairs={".hdr.gz": ".img.gz", ".hdr": ".img"}
+    ),
     "nrrd": FormatExtensions(single=(".nrrd",), headers={".nhdr": r"(?i:data ?file):(?!=)"}),
     "metaimage": FormatExtensions(single=(".mha",), headers={".mhd": r"ElementDataFile\s*="}),
     "mgh": FormatExtensions(single=(".mgz", ".mgh")),

@@ -91,7 +91,7 @@ UNKNOWN = {
         {"image": {"file_name": "a.png"}, "annotations": [{"bbox": [1, 2, 3, 4]}]},
         "image, annotations",
     ),
-    "set.ndjson": ({"type": "image", "file": "a.png"}, "type, file"),
+    "set.ndjson": ({"kind": "image", "url": "a.png"}, "kind, url"),
 }
 
 

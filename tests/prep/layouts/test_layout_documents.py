@@ -276,7 +276,7 @@ def test_tracks_of_cvat_are_the_boxes_of_frames_and_subsets_are_splits(tmp_path)
     assert {one.source: (one.split, told(one)) for one in listed} == {
         **dict(zip(names, [("train", many) for many in (boxes, boxes * 2, [], [])], strict=True)),
         "w/images/Val/b.png": ("Val", []),
-        "w/images/frame_000001.jpg": ("train", "track has no box on a frame"),
+        "w/images/frame_000001.jpg": ("train", boxes),
         "w/annotations.xml#frame_000000": ("train", "image file not found"),
     }
 
