@@ -38,6 +38,7 @@ from PIL import Image
 Objects = dict[str, list[list[Any]]]
 """By the name of a picture: [class, xmin, ymin, xmax, ymax] of each object, or [class] of a picture."""
 HALF_A_PIXEL = 0.5 + 1e-4
+STATED, REGION = "stated", "ignored region"
 SHARED = Path(os.environ.get("HALOFEED_TEST_DATA", Path(__file__).resolve().parents[2] / "shared/data"))
 
 
@@ -48,7 +49,8 @@ class Case:
     Args:
         folder: folder for both programs.
         layout: halofeed's layout.
-        reader: key of `READERS`, the module of the other program.
+        reader: key of `READERS`, the module of the other program; "stated" for boxes that `form` states where no
+            program reads the format. Ignored regions are then compared too, as objects of the class `REGION`.
         form: datumaro's name of the format, or the arguments of another reader.
         below: folder of this case that the other program reads.
         points: whether to compare labeled keypoints instead of boxes.
@@ -298,6 +300,8 @@ def read_with_halofeed(case: Case) -> Objects:
             else [box.label, *(np.array([box.xmin, box.ymin, box.xmax, box.ymax]) * np.tile(scale, 2))]
             for box in one.boxes or ()
         ]
+        regions = one.ignored_regions if case.reader == STATED else ()
+        rows += [[REGION, xmin, ymin, xmax, ymax] for ymin, xmin, ymax, xmax in regions]
         found[path.stem] = rows if one.boxes is not None else [[one.label]]
     return found
 
@@ -420,6 +424,8 @@ def inputs(data: Path, work: Path) -> Iterator[tuple[str, Case]]:
     yield "VOC", Case(folder=voc, layout="voc", form="voc_detection", mend="from 1")
     yield "YOLO", Case(folder=cases / "yolo", layout="yolo", form="yolo")
     yield "KITTI", Case(folder=cases / "kitti", layout="kitti", form="kitti_detection")
+    yield "VisDrone", _visdrone(work / "visdrone")
+    yield "CrowdHuman", _crowdhuman(work / "crowdhuman")
     yield "WIDER FACE", Case(folder=cases / "wider", layout="wider", form="wider_face")
     yield (
         "COCO keypoints",
@@ -485,6 +491,32 @@ def _keypoints(folder: Path) -> Path:
     }
     (folder / "annotations/person_keypoints_val.json").write_text(json.dumps(document))
     return folder
+
+
+def _visdrone(folder: Path) -> Case:
+    """Write VisDrone's text files: objects, an ignored region, others, and a line that ends with a comma."""
+    _draw(folder / "images", "1.jpg", "2.jpg")
+    (folder / "annotations").mkdir()
+    (folder / "annotations/1.txt").write_text("10,8,30,22,1,4,0,0\n50,10,20,30,0,0,0,0\n")
+    (folder / "annotations/2.txt").write_text("5,40,10,12,1,1,0,1,\n70,30,20,20,0,11,0,0\n")
+    boxes = {
+        "1": [["car", 10, 8, 40, 30], [REGION, 50, 10, 70, 40]],
+        "2": [["pedestrian", 5, 40, 15, 52], [REGION, 70, 30, 90, 50]],
+    }
+    return Case(folder=folder, layout="visdrone", reader=STATED, form=boxes)
+
+
+def _crowdhuman(folder: Path) -> Case:
+    """Write CrowdHuman's list: a person that leaves the picture, one that is ignored, and a mask."""
+    _draw(folder / "Images", "27,ab.jpg")
+    persons = [
+        {"tag": "person", "fbox": [-5, 8, 30, 50], "extra": {"box_id": 0}},
+        {"tag": "person", "fbox": [40, 8, 10, 20], "extra": {"box_id": 1, "ignore": 1}},
+        {"tag": "mask", "fbox": [60, 20, 20, 20], "extra": {"ignore": 1}},
+    ]
+    (folder / "annotation_val.odgt").write_text(json.dumps({"ID": "27,ab", "gtboxes": persons}) + "\n")
+    boxes = [["person", -5, 8, 25, 58], [REGION, 40, 8, 50, 28], [REGION, 60, 20, 80, 40]]
+    return Case(folder=folder, layout="crowdhuman", reader=STATED, form={"27,ab": boxes})
 
 
 def _open_images(folder: Path) -> Path:
@@ -604,6 +636,7 @@ def drawn(work: Path) -> Iterator[tuple[str, Case]]:
 
 
 READERS: dict[str, Callable[[Case], Objects]] = {
+    STATED: lambda case: dict(case.form),
     "datumaro": lambda case: (
         read_labels_with_datumaro(str(case.folder))
         if case.patterns
@@ -620,6 +653,8 @@ READERS: dict[str, Callable[[Case], Objects]] = {
 
 def python_with(module: str, others: Sequence[str]) -> str | None:
     """Return this interpreter, or another that has a module, or None."""
+    if module == STATED:
+        return sys.executable
     if importlib.util.find_spec(module) is not None:
         return sys.executable
     test = f"import importlib.util, sys; sys.exit(importlib.util.find_spec({module!r}) is None)"
