@@ -48,7 +48,11 @@ CLASSES: Final = (
 _VALUES = 8
 _ROW = re.compile(rf"-?\d+(\s*,\s*-?\d+){{{_VALUES - 1}}}\s*,?")
 _FOLDER = re.compile(r"(^|/)annotations(?=/)", re.IGNORECASE)
-IGNORED: Final = "boxes of category 0, and of category 11 with score 0, are ignored regions: training and evaluation leave them out"
+IGNORED: Final = (
+    "boxes of category 0, and of category 11 with score 0, are ignored regions: training and evaluation leave them "
+    "out"
+)
+"""Note on the ignored regions of a file."""
 
 
 def _read(path: str, data: bytes) -> list[FilePicture] | None:

@@ -113,8 +113,8 @@ class SourceExample:
         labels: class names of an example that may have several or none; `label` is then None.
         boxes: objects of a detection example, possibly empty; None for classification.
         ignored_regions: rectangles of a detection example in which objects of any class may lack annotation.
-        frame: (path of a video, number of a frame from 0) of a picture that is a frame; `source` then names it, and is no
-            file.
+        frame: (path of a video, number of a frame from 0) of a picture that is a frame; `source` then names it, and is
+            no file.
         declared_size: (height, width) in the annotations, either before or after the EXIF orientation is
             applied: the converter compares both.
         grid: "stored" or "displayed" if other pictures prove which of them the annotations of all pictures use.
@@ -242,7 +242,7 @@ class FileSelection:
 def frame_key(video: str, number: int) -> int:
     """Return the key of a frame of a video: 43 bits of a hash of the path, and 20 bits of the number.
 
-    The keys of a video ascend, and a shard has its records by rising key. So its frames are decoded one after the other.
+    The keys of a video ascend, and a shard has its records by rising key. So its frames are decoded in their order.
 
     >>> frame_key("a.mp4", 7) - frame_key("a.mp4", 5)
     2

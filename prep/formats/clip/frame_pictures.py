@@ -78,8 +78,8 @@ class _Videos:
 class _Video:
     """Opened video with a few decoders, which only go forward.
 
-    Threads ask for frames that are a little out of order. The last decoder that is behind a frame goes on to it, so that
-    each of them decodes the video once.
+    Threads ask for frames that are a little out of order. The last decoder that is behind a frame goes on to it, so
+    that each of them decodes the video once.
     """
 
     def __init__(self, clip: Clip) -> None:
