@@ -24,6 +24,8 @@ from halofeed.loader import RandomRotation as RandomRotation
 from halofeed.loader import Rotate90 as Rotate90
 from halofeed.loader import ScaleJitter as ScaleJitter
 from halofeed.loader import SsdRandomCrop as SsdRandomCrop
+from halofeed.loader import boxes_to_mm as boxes_to_mm
+from halofeed.loader import boxes_to_source as boxes_to_source
 from halofeed.loader import join_id as join_id
 from halofeed.pipelines.run_counts import ConversionSummary as ConversionSummary
 from halofeed.schemas.partition import Partition as Partition
@@ -142,6 +144,7 @@ def convert(
     window: str | None = None,
     window_hu: Sequence[float] = (),
     window_unit: Literal['hu', 'any'] = 'hu',
+    offset_hu: float = 0.0,
     window_percentiles: Sequence[float] = (),
     normalize: str | None = None,
     mask_grid: Literal['refuse', 'resample', 'voxels'] = 'refuse',
@@ -149,7 +152,7 @@ def convert(
     mask_grid_tolerance: float = 0.05,
     mask_references: Literal['check', 'ignore'] = 'check',
     class_overlap: Literal['refuse', 'last', 'first', 'channels'] = 'refuse',
-    several_masks: Literal['refuse', 'merge'] = 'refuse',
+    several_masks: Literal['refuse', 'merge', 'majority', 'staple'] = 'refuse',
     scan_box_units: Literal['auto', 'voxels', 'mm-ras', 'mm-lps'] = 'auto',
     min_readers: int = 1,
     refuse_flaws: Sequence[str | int] = (),
@@ -176,7 +179,7 @@ def convert(
     classes: Sequence[str | int] = (),
     map_classes: Sequence[str | int] | Mapping[str, Any] = (),
     drop_classes: Sequence[str | int] = (),
-    emptied_pictures: Literal['negative', 'left-out'] = 'negative',
+    emptied_pictures: Literal['negative', 'ignored', 'left-out'] = 'negative',
     label_channels: Sequence[str | int] = (),
     label_colors: Sequence[str | int] | Mapping[str, Any] = (),
     label_values: Literal['auto', 'stored', 'shown'] = 'auto',
@@ -289,8 +292,8 @@ def convert(
         max_boxes: static number of boxes that the loader pads to; the report counts the boxes beyond it.
         boxes_outside: boxes that leave the picture.
         boxes_zero_area: boxes without height or width.
-        boxes_crowd: boxes that mark a crowd: keep them with their flag, by which training leaves them out; drop them;
-            or take them as objects, for tools that flag every object.
+        boxes_crowd: boxes that mark a crowd or a group (Open Images' IsGroupOf): keep them with their flag, by which
+            training leaves them out; drop them; or take them as objects, for tools that flag every object.
         boxes_difficult: boxes flagged as difficult: keep them with their flag, drop them, or take them as objects
             without it.
         on_bad_object: COCO, VOC and tables: an object that cannot be used (inverted or NaN box, no class; with masks
@@ -300,7 +303,8 @@ def convert(
             takes boxes as they are before they are turned. keep corners keeps their corners too.
         class_property: GeoJSON: property with the class; default: QuPath's classification, class, label, category,
             type_id and other usual names, or the only one whose texts repeat.
-        one_class: GeoJSON, and tables of run lengths without classes: all are objects of this class, e.g. building.
+        one_class: GeoJSON, masks of objects, and tables of run lengths without classes: all are objects of this
+            class, e.g. building.
         person_box: CrowdHuman: the box of each person: the full body, which may extend beyond the picture, its
             visible part, or the head.
         run_lengths: tables of run lengths: whether pixels count down the columns, as Kaggle's mostly do, or along the
@@ -371,6 +375,8 @@ def convert(
         window_unit: unit of window and window_hu: hu refuses a scan whose values are not Hounsfield units (MR, a CT
             without rescale, a file that states no unit and has no value below -50); any applies the window to every
             scan.
+        offset_hu: CT in files that do not state their unit: number that is added to each value and gives Hounsfield
+            units, e.g. -1024 for values stored as HU + 1024; use offset_hu=-1024. Scans of one channel.
         window_percentiles: a separate window for each scan, e.g. 0.5,99.5 of the values above its smallest one (MR);
             tiles: for each picture and band, of its pixels that are not nodata, e.g. 2,98.
         normalize: subtract a mean and divide by a deviation: scan uses each scan's and channel's own, of the values
@@ -392,8 +398,9 @@ def convert(
             refused, or the class with the last or first number, or of the last or first file, gets them; channels
             (volumes, at most 16 classes) keeps all: the loader gives each class, and each region of nnU-Net, as a
             channel of 0 and 1, the last axis of `label` (halofeed's trainer does not train on it).
-        several_masks: pairs, dicom: several label files (SEGs, RTSTRUCTs) of one image are refused, or merged in
-            order of name.
+        several_masks: several label files (SEGs, RTSTRUCTs) of one image are refused, or merged in order of name, as
+            those of a table are; volumes: readings of the same structures become one label: majority takes the class
+            of most files, staple weighs files by their agreement (STAPLE); a tie is background.
         scan_box_units: scan-boxes: unit of the boxes: voxels (continuous, x along the file's fastest axis), mm-ras
             (to the right, anterior and superior, as in NIfTI) or mm-lps (left, posterior, superior, as in DICOM and
             ITK); auto takes the only one in which they lie in their scans.
@@ -432,7 +439,8 @@ def convert(
             (radiological, as SPM, FSL, nibabel and ITK read it; the report notes it), to the right (neurological), or
             refuse the volume.
         array_spacing_mm: NumPy arrays (.npy, .npz) are volumes [depth, height, width] with this voxel size, e.g.
-            2.5,0.8,0.8; they are without an orientation, see unoriented.
+            2.5,0.8,0.8, and so are stacks of TIFF pages without a JSON file of their spacing; they are without an
+            orientation, see unoriented.
         max_voxels: volumes in files: a volume that claims more voxels, over all channels, is refused.
         image_pattern: pairs, class-masks: path of the images, e.g. images/{id}.nii.gz. {id} is the part that an image
             and its label share, {split} the split, {group} the group that stays in one split (a patient), {channel}
@@ -450,13 +458,15 @@ def convert(
             default: all, by name; bids: suffixes, also with entities, e.g. T1w,ce-gd_T1w; default: those of all
             sessions.
         classes: the classes to keep, by name (label images: or value), in the order of their ids (a label_map gives
-            other ids); objects, pictures, pixels and voxels of all others are left out.
+            other ids); objects, pictures, pixels and voxels of all others are left out. A name may be a pattern, e.g.
+            'GTV*', which keeps each class that fits, or a code of a SEG or RTSTRUCT, e.g. SCT:10200004.
         map_classes: replace classes of the source, by name (label images: or value): FROM=TO, e.g.
-            'car=vehicle,bus=vehicle' or 'left kidney=kidney,BODY=background,500=liver', or 1..300=cell for a range of
-            values; background leaves a class out, before overlaps are counted.
+            'car=vehicle,bus=vehicle' or 'left kidney=kidney,BODY=background,500=liver', 'GTV*=tumor' for all that
+            fit, SCT:10200004=liver for a code (SCT:64033007+SCT:7771000 with a modifier), or 1..300=cell for a range
+            of values; background leaves a class out, before overlaps are counted.
         drop_classes: classes of the source to leave out, by name or value.
         emptied_pictures: a picture whose objects classes, map_classes and drop_classes all leave out becomes a
-            picture without objects, or has no record.
+            picture without objects, one with ignored regions in the place of its objects, or has no record.
         label_channels: volumes: the class of each channel of label files with a channel per class (one-hot), in
             order, e.g. background,liver,spleen.
         label_colors: segmentation: the class of each color (RRGGBB, hexadecimal) of label files in color, e.g.
@@ -590,6 +600,7 @@ def dry_run(
     window: str | None = None,
     window_hu: Sequence[float] = (),
     window_unit: Literal['hu', 'any'] = 'hu',
+    offset_hu: float = 0.0,
     window_percentiles: Sequence[float] = (),
     normalize: str | None = None,
     mask_grid: Literal['refuse', 'resample', 'voxels'] = 'refuse',
@@ -597,7 +608,7 @@ def dry_run(
     mask_grid_tolerance: float = 0.05,
     mask_references: Literal['check', 'ignore'] = 'check',
     class_overlap: Literal['refuse', 'last', 'first', 'channels'] = 'refuse',
-    several_masks: Literal['refuse', 'merge'] = 'refuse',
+    several_masks: Literal['refuse', 'merge', 'majority', 'staple'] = 'refuse',
     scan_box_units: Literal['auto', 'voxels', 'mm-ras', 'mm-lps'] = 'auto',
     min_readers: int = 1,
     refuse_flaws: Sequence[str | int] = (),
@@ -624,7 +635,7 @@ def dry_run(
     classes: Sequence[str | int] = (),
     map_classes: Sequence[str | int] | Mapping[str, Any] = (),
     drop_classes: Sequence[str | int] = (),
-    emptied_pictures: Literal['negative', 'left-out'] = 'negative',
+    emptied_pictures: Literal['negative', 'ignored', 'left-out'] = 'negative',
     label_channels: Sequence[str | int] = (),
     label_colors: Sequence[str | int] | Mapping[str, Any] = (),
     label_values: Literal['auto', 'stored', 'shown'] = 'auto',
@@ -736,8 +747,8 @@ def dry_run(
         max_boxes: static number of boxes that the loader pads to; the report counts the boxes beyond it.
         boxes_outside: boxes that leave the picture.
         boxes_zero_area: boxes without height or width.
-        boxes_crowd: boxes that mark a crowd: keep them with their flag, by which training leaves them out; drop them;
-            or take them as objects, for tools that flag every object.
+        boxes_crowd: boxes that mark a crowd or a group (Open Images' IsGroupOf): keep them with their flag, by which
+            training leaves them out; drop them; or take them as objects, for tools that flag every object.
         boxes_difficult: boxes flagged as difficult: keep them with their flag, drop them, or take them as objects
             without it.
         on_bad_object: COCO, VOC and tables: an object that cannot be used (inverted or NaN box, no class; with masks
@@ -747,7 +758,8 @@ def dry_run(
             takes boxes as they are before they are turned. keep corners keeps their corners too.
         class_property: GeoJSON: property with the class; default: QuPath's classification, class, label, category,
             type_id and other usual names, or the only one whose texts repeat.
-        one_class: GeoJSON, and tables of run lengths without classes: all are objects of this class, e.g. building.
+        one_class: GeoJSON, masks of objects, and tables of run lengths without classes: all are objects of this
+            class, e.g. building.
         person_box: CrowdHuman: the box of each person: the full body, which may extend beyond the picture, its
             visible part, or the head.
         run_lengths: tables of run lengths: whether pixels count down the columns, as Kaggle's mostly do, or along the
@@ -818,6 +830,8 @@ def dry_run(
         window_unit: unit of window and window_hu: hu refuses a scan whose values are not Hounsfield units (MR, a CT
             without rescale, a file that states no unit and has no value below -50); any applies the window to every
             scan.
+        offset_hu: CT in files that do not state their unit: number that is added to each value and gives Hounsfield
+            units, e.g. -1024 for values stored as HU + 1024; use offset_hu=-1024. Scans of one channel.
         window_percentiles: a separate window for each scan, e.g. 0.5,99.5 of the values above its smallest one (MR);
             tiles: for each picture and band, of its pixels that are not nodata, e.g. 2,98.
         normalize: subtract a mean and divide by a deviation: scan uses each scan's and channel's own, of the values
@@ -839,8 +853,9 @@ def dry_run(
             refused, or the class with the last or first number, or of the last or first file, gets them; channels
             (volumes, at most 16 classes) keeps all: the loader gives each class, and each region of nnU-Net, as a
             channel of 0 and 1, the last axis of `label` (halofeed's trainer does not train on it).
-        several_masks: pairs, dicom: several label files (SEGs, RTSTRUCTs) of one image are refused, or merged in
-            order of name.
+        several_masks: several label files (SEGs, RTSTRUCTs) of one image are refused, or merged in order of name, as
+            those of a table are; volumes: readings of the same structures become one label: majority takes the class
+            of most files, staple weighs files by their agreement (STAPLE); a tie is background.
         scan_box_units: scan-boxes: unit of the boxes: voxels (continuous, x along the file's fastest axis), mm-ras
             (to the right, anterior and superior, as in NIfTI) or mm-lps (left, posterior, superior, as in DICOM and
             ITK); auto takes the only one in which they lie in their scans.
@@ -879,7 +894,8 @@ def dry_run(
             (radiological, as SPM, FSL, nibabel and ITK read it; the report notes it), to the right (neurological), or
             refuse the volume.
         array_spacing_mm: NumPy arrays (.npy, .npz) are volumes [depth, height, width] with this voxel size, e.g.
-            2.5,0.8,0.8; they are without an orientation, see unoriented.
+            2.5,0.8,0.8, and so are stacks of TIFF pages without a JSON file of their spacing; they are without an
+            orientation, see unoriented.
         max_voxels: volumes in files: a volume that claims more voxels, over all channels, is refused.
         image_pattern: pairs, class-masks: path of the images, e.g. images/{id}.nii.gz. {id} is the part that an image
             and its label share, {split} the split, {group} the group that stays in one split (a patient), {channel}
@@ -897,13 +913,15 @@ def dry_run(
             default: all, by name; bids: suffixes, also with entities, e.g. T1w,ce-gd_T1w; default: those of all
             sessions.
         classes: the classes to keep, by name (label images: or value), in the order of their ids (a label_map gives
-            other ids); objects, pictures, pixels and voxels of all others are left out.
+            other ids); objects, pictures, pixels and voxels of all others are left out. A name may be a pattern, e.g.
+            'GTV*', which keeps each class that fits, or a code of a SEG or RTSTRUCT, e.g. SCT:10200004.
         map_classes: replace classes of the source, by name (label images: or value): FROM=TO, e.g.
-            'car=vehicle,bus=vehicle' or 'left kidney=kidney,BODY=background,500=liver', or 1..300=cell for a range of
-            values; background leaves a class out, before overlaps are counted.
+            'car=vehicle,bus=vehicle' or 'left kidney=kidney,BODY=background,500=liver', 'GTV*=tumor' for all that
+            fit, SCT:10200004=liver for a code (SCT:64033007+SCT:7771000 with a modifier), or 1..300=cell for a range
+            of values; background leaves a class out, before overlaps are counted.
         drop_classes: classes of the source to leave out, by name or value.
         emptied_pictures: a picture whose objects classes, map_classes and drop_classes all leave out becomes a
-            picture without objects, or has no record.
+            picture without objects, one with ignored regions in the place of its objects, or has no record.
         label_channels: volumes: the class of each channel of label files with a channel per class (one-hot), in
             order, e.g. background,liver,spleen.
         label_colors: segmentation: the class of each color (RRGGBB, hexadecimal) of label files in color, e.g.

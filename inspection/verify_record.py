@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from halofeed.inspection.record_words import task_words
+from halofeed.inspection.scan_objects import object_problems
 from halofeed.inspection.stored_records import (
     CANONICAL,
     CHUNK_VALUES,
@@ -102,7 +103,9 @@ class ShardCounts:
             tiles=self.tiles or None,
         )
         if is_volumetric(self.manifest):
-            counted = replace(counted, boxes_per_image=None, tiles=self.tiles)
+            has_boxes = task_words(self.manifest).has_boxes
+            per_image = counted.boxes_per_image if has_boxes else None
+            counted = replace(counted, boxes_per_image=per_image, tiles=self.tiles)
         # The statistics of a shard without records may omit the labelled ones.
         if label_field(self.manifest) is None or not self.records:
             return counted
@@ -264,6 +267,8 @@ def record_problems(
     yield from _parallel_problems(features, manifest)
     yield from _image_problems(features, manifest)
     yield from _box_problems(features)
+    if task_words(manifest).has_boxes and is_volumetric(manifest):
+        yield from object_problems(features)
     yield from kept_problems(features, manifest)
     yield from _label_problems(features, manifest)
     yield from _identity_problems(features)
@@ -415,7 +420,7 @@ def _least_problems(features: Decoded, key: str, least: int) -> Iterator[str]:
 
 
 def _box_problems(features: Decoded) -> Iterator[str]:
-    for sides, what in ((keys.BOX_CORNERS, "box"), (keys.IGNORED_CORNERS, "ignored region")):
+    for sides, what in ((keys.SOLID_CORNERS, "box"), (keys.IGNORED_CORNERS, "ignored region")):
         corners = {key: value for key in sides if isinstance(value := features.get(key), np.ndarray)}
         for key, values in corners.items():
             # The negated comparison rejects NaN too.
@@ -435,8 +440,10 @@ def _listed(
 
 
 def _reversed_box_problems(corners: Mapping[str, NDArray[Any]], sides: Sequence[str]) -> Iterator[str]:
-    """Yield a problem for each box whose low side is beyond its high side; `sides` are keys of four sides."""
-    for low, high in zip(sides[:2], sides[2:], strict=True):
+    """Yield a problem for each box whose low side is beyond its high side; `sides` are keys of low, then high sides."""
+    axes = len(sides) // 2
+    # Pictures have no zmin and zmax.
+    for low, high in zip(sides[:axes], sides[axes:], strict=True):
         # Another check reports lists that are missing or of different lengths.
         if low not in corners or high not in corners or len(corners[low]) != len(corners[high]):
             continue

@@ -79,7 +79,7 @@ class _HashedFiles:
             for path in reference.paths:
                 if path not in self._hashes:
                     self._hashes[path] = (
-                        self._hash(path) if reference.frame is None else self._hash_of_video(path)
+                        self._hash(path) if reference.video_frame is None else self._hash_of_video(path)
                     )
         except (SourceError, OSError):
             return ""

@@ -27,7 +27,7 @@ from halofeed.prep.annotations.splits import SplitOptions, assign_splits, check_
 from halofeed.prep.annotations.unlabeled import assign_unlabeled_apart
 from halofeed.prep.layouts import Layout
 from halofeed.prep.options.recipe import Recipe
-from halofeed.prep.sources.example import FileSelection, SourceExample
+from halofeed.prep.sources.example import FileSelection, SourceExample, split_frames
 from halofeed.prep.sources.files import settled_stamp
 from halofeed.system.console import print_status
 from halofeed.system.errors import UsageError
@@ -131,7 +131,7 @@ def list_references(
             # A listing knows its faults only once it has reached them, so they are asked for again each time.
             if faults := sources.faults():
                 named |= faults.keys() & reference.paths
-            yield selection.complete(reference)
+            yield from split_frames(selection.complete(reference))
     for path, problem in sources.faults().items():
         if path not in named:
             yield SourceExample(source=path, key=path, problem=problem)

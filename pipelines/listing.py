@@ -138,7 +138,6 @@ class ListingInJob:
     def _unfit(self, layout: Layout, splits: SplitOptions) -> str:
         if layout.in_parts is None or self.sources.annotation_file is not None:
             return f"layout {layout.name} is read as a whole"
-        images = self.sources.images
         if self.recipe.rules.kind.name != "picture" or cuts_pictures(self.recipe):
             return "it is for pictures"
         # Each worker would have to list both folders to pair their files.

@@ -12,6 +12,7 @@ from halofeed.pipelines.classes import (
     NamesInLabels,
     check_channels,
     check_choice,
+    expand_patterns,
     region_classes,
     resolve_ignored,
     segmentation_classes,
@@ -187,11 +188,12 @@ def _label_map_of_images(
         return regions
     # A complete file of classes replaces the source's names; a choice needs these to find what it renames.
     named = _named_by_source(layout_input, totals) if given is None or choice else {}
+    in_files = totals.names_in_labels or NamesInLabels(files=images)
+    choice = _expanded(layout_input, totals, choice, (named, _names_of(given)), in_files)
     naming = _Naming(given=given, table=table, named=named, choice=choice).with_background()
     marked = _marked_as_ignored(naming.in_tables, naming.choice, _ignored_by_layout(layout_input))
     source_names = {**naming.in_classes, **marked}
     naming = naming.without(marked)
-    in_files = totals.names_in_labels or NamesInLabels(files=images)
     by_names = bool(in_files.named) and (naming.given is not None or not naming.named)
     naming, is_open = naming.with_names_in_labels(in_files)
     _check_choice(layout_input, totals, naming, in_files)
@@ -216,6 +218,25 @@ def _label_map_of_images(
     _print_marked(marked, recipe.layout if naming.table is None else naming.table.where)
     ignored = tuple(dict.fromkeys([*ignored, *marked]))
     return _with_ignored(layout_input, totals, naming.choice, classes, ignored)
+
+
+def _expanded(
+    layout_input: LayoutInput,
+    totals: Totals,
+    choice: ClassChoice,
+    named: Iterable[Mapping[int, str]],
+    in_files: NamesInLabels,
+) -> ClassChoice:
+    """Return the choice with the classes that its patterns keep."""
+    options, images = layout_input.options, layout_input.selection.files
+    names = (name for one in named for value, name in one.items() if value)
+    return expand_patterns(
+        choice,
+        [*names, *in_files.named],
+        totals.masks,
+        images,
+        lambda path: options.takes_scan(path) or images.size(path) is None,
+    )
 
 
 def _check_zero_is_background(given: LabelMap | None, totals: Totals) -> None:
@@ -363,7 +384,7 @@ def _print_marked(marked: Mapping[int, str], where: str) -> None:
     # A format with many such values has one line for all of them.
     if len(marked) > _MAX_LISTED:
         listed = ", ".join(f"{value} {name}" for value, name in marked.items())
-        name = next(reversed(marked.values()))
+        name = [*marked.values()][-1]
         print_status(
             f"halofeed convert: {where}: pixels of these values are ignored and are no class: {listed}; "
             f"--map-classes '{name}={name}' makes one of them a class"

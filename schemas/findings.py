@@ -31,6 +31,8 @@ class FindingName(StrEnum):
         "A resampled channel ends within the other scan; voxels beyond it got its background.")
     CLASSES_LEFT_OUT = ("classes left out by choice",
         "The class selection drops these labels; their voxels are background.")
+    CLASSES_OUTVOTED = ("classes that no voxel has after the vote",
+        "Too few of a scan's masks have these classes; if the masks show different structures, merge them.")
     CLASSES_NOT_IN_LABEL = ("classes that the label does not name",
         "The scan's SEG or RTSTRUCT has no such class; it is empty in this scan.")
     CLASSES_OVERLAP = ("classes overlap",
@@ -64,10 +66,14 @@ class FindingName(StrEnum):
         "Lengths were in meters or micrometers; they were converted to millimeters.")
     LENGTH_UNIT_UNKNOWN = ("unit of length is unknown",
         "The header's length unit is not in the standard; millimeters were assumed.")
+    MASKS_COMBINED = ("masks combined by vote",
+        "Several masks of one scan became one label by an option; voxels on which they differ got the voted class.")
     MASK_AFFINE_DIFFERS = ("mask's affine is not its image's",
         "The mask's header gives another position; an option said to ignore it.")
     MASK_BEYOND_IMAGE = ("mask reaches beyond its image",
         "Part of the mask is outside the scan; that part is in no record.")
+    MASK_IS_PART = ("mask covers a part of its scan",
+        "The mask has some of the scan's voxels, at an offset of whole voxels; the others are background.")
     MASK_ON_ANOTHER_GRID = ("mask on another grid",
         "The mask and the scan have different grids; each voxel got the nearest mask voxel.")
     MASK_QUANTIZED = ("mask saved through floats",

@@ -28,7 +28,13 @@ import boto3
 for path in Path("cards").rglob("*.*"):
     boto3.client("s3").upload_file(str(path), "bucket", str(path))
 """
-LIBRARIES = {"grain_loader": "grain", "torch_dataloader": "torch"}
+LIBRARIES = {
+    "grain_loader": "grain",
+    "torch_dataloader": "torch",
+    "torchvision_detection": "torchvision",
+    "monai_unet": "monai",
+    "ultralytics_trainer": "ultralytics",
+}
 
 
 def run(code: str, folder: Path) -> None:

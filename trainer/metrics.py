@@ -266,7 +266,7 @@ class WholeCocoMetrics(CocoMetrics):
         picture_id: int,
         detections: NDArray[np.float64],
         truth: NDArray[np.float64],
-        regions: NDArray[np.float64],
+        regions: NDArray[np.float64] | None = None,
     ) -> None:
         """Add one picture.
 
@@ -274,14 +274,15 @@ class WholeCocoMetrics(CocoMetrics):
             picture_id: id, which orders pictures.
             detections: float64 [n, 6]: class, ymin, xmin, ymax, xmax in pixels, score.
             truth: float64 [m, 7]: class, ymin, xmin, ymax, xmax, area in pixels², 1 for a crowd.
-            regions: float64 [k, 4]: ignored regions, ymin, xmin, ymax, xmax.
+            regions: float64 [k, 4]: ignored regions, ymin, xmin, ymax, xmax; None without any.
         """
         self._ids.append(picture_id)
         found, boxes = (
             np.column_stack([np.full(len(rows), len(self._ids)), rows]) for rows in (detections, truth)
         )
         self._detections.append(found)
-        self._truth.append(np.concatenate([boxes, _crowds_of_regions(regions, found)]))
+        crowds = _crowds_of_regions(np.zeros((0, 4)) if regions is None else regions, found)
+        self._truth.append(np.concatenate([boxes, crowds]))
 
     def result(self) -> dict[str, Any]:
         """Return the numbers of `CocoMetrics`, with `AR@all` in place of `AR@100`."""

@@ -155,7 +155,7 @@ class Objects:
 
     @property
     def is_region(self) -> NDArray[np.bool_]:
-        """Whether each of these objects is an ignored region, bool [n]."""
+        """Return whether each of these objects is an ignored region, bool [n]."""
         return np.zeros(len(self.kept), np.bool_) if self.regions is None else self.regions[self.kept]
 
     def crop(self, window: ArrayLike, minimum_visible: float) -> Objects:

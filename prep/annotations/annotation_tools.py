@@ -57,7 +57,9 @@ class FilePicture:
         gsd_m: ground sample distance in meters per pixel; None without one.
         frame: (name of a video, number of a frame from 0) to take if there is no file of the picture.
         optional: whether the picture is ignored if there is no such file.
+        companions: files that belong to the picture and are no pictures, such as masks.
         notes: remarks on how the file was read.
+        late_notes: function that returns remarks which depend on other files; it is called when all are read.
         attributes: keys of the picture's entry; some of them may name its group.
     """
 
@@ -73,7 +75,9 @@ class FilePicture:
     gsd_m: float | None = None
     frame: tuple[str, int] | None = None
     optional: bool = False
+    companions: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    late_notes: Callable[[], tuple[str, ...]] = tuple
     attributes: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -165,7 +169,9 @@ def list_documents(
     # A named file of one picture does not describe the others. A named file of many does, in the folders that it uses.
     if annotation_file is None or not form.of_one_picture:
         used = {one.source: one.split for one in listed}
-        listed += index.without_annotation(used.items, only_used_folders=annotation_file is not None)
+        companions = {path for _, picture in entries for path in picture.companions}
+        others = index.without_annotation(used.items, only_used_folders=annotation_file is not None)
+        listed += (one for one in others if one.source not in companions)
     yield from sort_examples(note_similar_classes([*listed, *faulty]))
     return (lambda: dict(enumerate(classes))) if classes else None
 
@@ -328,7 +334,7 @@ def _frame_example(file: str, picture: FilePicture, video: str, options: LayoutO
     split = picture.split or splits_by_folders([video])[0]
     source = f"{video}//frame_{number:06d}.bmp"
     example = _example(file, picture, source, split, picture.notes, options)
-    return replace(example, key=frame_key(video, number), frame=(video, number))
+    return replace(example, key=frame_key(video, number), video_frame=(video, number))
 
 
 def _rejected(file: str, picture: FilePicture, error: SourceError) -> SourceExample:
@@ -371,7 +377,7 @@ def _notes(
     elif name and name.casefold() != posixpath.basename(image.path).casefold():
         # Case is ignored, since Windows and macOS ignore it.
         unusual = _MISSING_NAME
-    return tuple(filter(None, (*picture.notes, image.note, unusual)))
+    return tuple(filter(None, (*picture.notes, *picture.late_notes(), image.note, unusual)))
 
 
 def _query(entry: _Entry, stems: Mapping[str, Sequence[str]]) -> ImageQuery:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 
 from halofeed.prep.annotations.layout_hints import HEAD_BYTES, Hint, ListedFiles, hint_of_layout
@@ -11,12 +11,11 @@ from halofeed.prep.sources.file_names import is_dicom_name, is_image_name
 from halofeed.system.errors import SourceError
 
 SLICE, SLIDE, PICTURE = "slice", "slide", "picture"
-PICTURE_LAYOUTS = "folders, csv, coco, voc, yolo or pairs, by what its annotations are"
 _UNNAMED = re.compile(r"(^|/)[^./]+$|\.(\d+|img)$", re.IGNORECASE)
 """Names of DICOM files without an extension: names of exports, and UIDs, whose last part is a number."""
 _META_BYTES, _LONG_HEADER_BYTES = 1024, 1 << 22
 _STATIC_SHAPE = " with --depth, --height and --width"
-_MAX_UNNAMED = 8
+_MAX_UNNAMED, _MAX_FOLDERS, _MAX_OF_FOLDER = 8, 16, 4
 
 
 def find_dicom(files: ListedFiles) -> tuple[str, str] | None:
@@ -85,8 +84,35 @@ def _kind_of_head(files: ListedFiles, path: str, head: bytes) -> str:
     return PICTURE if is_single else SLICE
 
 
+def one_patient_each(files: ListedFiles, by_folder: Mapping[str, Sequence[str]]) -> bool:
+    """Return whether folders hold the DICOM pictures of one patient each, so that they are patients and no classes.
+
+    Two folders of one patient each may be classes of a tiny set. Of many, a sample is read.
+    """
+    patients: set[bytes] = set()
+    sampled = list(islice(by_folder.values(), _MAX_FOLDERS))
+    for paths in sampled:
+        own = {_patient_of(files, path) for path in islice(filter(is_dicom_name, paths), _MAX_OF_FOLDER)}
+        if len(own) != 1 or not (found := own.pop()) or found in patients:
+            return False
+        patients.add(found)
+    return len(sampled) > 2
+
+
+def _patient_of(files: ListedFiles, path: str) -> bytes:
+    """Return the patient's id of a DICOM file; b"" if it has none or is damaged."""
+    from halofeed.prep.formats.dicom.picture_header import patient_of_head
+
+    try:
+        return patient_of_head(files.head(path, HEAD_BYTES))
+    except SourceError:
+        return b""
+
+
 def hint_of_dicom(files: ListedFiles, path: str) -> Hint:
     """Return the hint for a DICOM file: the layout dicom reads series, and layouts of pictures read single pictures."""
+    from halofeed.prep.formats.dicom.sop_classes import SINGLE_PICTURE_ADVICE
+
     kind = _kind_of(files, path)
     if kind == SLIDE:
         return Hint(
@@ -99,6 +125,6 @@ def hint_of_dicom(files: ListedFiles, path: str) -> Hint:
         return Hint(
             what=f"{path} is a DICOM picture, no slice",
             layouts=("folders",),
-            fix=f"leave --depth out, and take --layout {PICTURE_LAYOUTS}",
+            fix=SINGLE_PICTURE_ADVICE,
         )
     return hint_of_layout(f"{path} is DICOM", "dicom", more=_STATIC_SHAPE)

@@ -12,18 +12,24 @@ from dataclasses import dataclass
 from functools import partial
 from posixpath import basename, splitext
 
+from halofeed.prep.annotations.box_lists import is_list_of_boxes
+from halofeed.prep.annotations.columns import CORNERS, SPELLINGS, has_columns
 from halofeed.prep.annotations.contract import is_split_name
 from halofeed.prep.annotations.dicom_evidence import PICTURE, find_dicom, hint_of_dicom, images_of
+from halofeed.prep.annotations.flagged_boxes import may_hold_flagged_boxes
 from halofeed.prep.annotations.layout_hints import (
     Hint,
     ListedFiles,
     hint_of_layout,
+    is_datalist,
     json_keys,
     name_stem,
     read_heads,
     unpack_advice,
 )
+from halofeed.prep.annotations.object_folders import find_masks, holds_masks
 from halofeed.prep.annotations.run_length_columns import holds_run_lengths
+from halofeed.prep.annotations.scan_box_columns import find_box_form, find_scan_column, is_luna16
 from halofeed.prep.annotations.sequence_hints import detect_sequences
 from halofeed.prep.annotations.table_forms import GOOGLE_SETS, METADATA_NAMES, WHEAT_COLUMNS
 from halofeed.prep.annotations.unknown_annotations import describe_annotations
@@ -73,13 +79,30 @@ _MARKS: Mapping[str, tuple[tuple[str, str | None, tuple[str, ...]], ...]] = {
             ),
         ),
         ("BDD100K's, or Scalabel's", "bdd100k", (r'"(box2d|poly2d)"\s*:',)),
+        ("SageMaker's", "sagemaker", ('"class_id"', '"image_size"', '"left"')),
+        ("Datumaro's", "datumaro", (r'"dm_format_version"\s*:|"categories"\s*:.*"items"\s*:\s*\[',)),
+        ("FiftyOne's", "fiftyone", (r'"samples"\s*:\s*\[', r'"filepath"\s*:')),
+        ("FiftyOne's", "fiftyone", (r'^\s*\{\s*"classes"\s*:\s*(\[|null)', r'"labels"\s*:\s*\{')),
         ("Cityscapes'", "cityscapes", ('"imgHeight"', '"imgWidth"', '"objects"')),
         ("COCO's, panoptic", "coco", (r'"segments_info"\s*:',)),
         ("GeoJSON", "geojson", (r'"type"\s*:\s*"Feature(Collection)?"', '"(geometry|features)"')),
     ),
+    **dict.fromkeys(
+        (".jsonl", ".ndjson", ".manifest"),
+        (
+            ("a manifest of SageMaker", "sagemaker", ('"source-ref"',)),
+            (
+                "NDJSON of Ultralytics",
+                "yolo-ndjson",
+                (r'^[^\n]*"type"\s*:\s*"(dataset|image)"', r'"type"\s*:\s*"image"', r'"file"\s*:'),
+            ),
+        ),
+    ),
     ".odgt": (("CrowdHuman's", "crowdhuman", ('"gtboxes"',)),),
     ".geojson": (("GeoJSON", "geojson", ('"(features|geometry)"',)),),
+    ".txt": (("PASCAL's text of version 1.00", "pascal-text", (r"^#.*PASCAL Annotation Version 1\.",)),),
     ".xml": (
+        ("of LIDC-IDRI's readers", "lidc", (r"<LidcReadMessage[\s>]",)),
         (
             "of the LabelMe web tool, in XML",
             None,
@@ -140,8 +163,8 @@ _STATIC_SHAPE = " with --depth, --height and --width"
 _TOOL_LAYOUTS = frozenset(
     (
         *("labelme", "cvat", "createml", "kitti", "dota", "via", "label-studio", "supervisely", "wider"),
-        *("visdrone", "visdrone-video", "mot", "crowdhuman"),
-        *("cityscapes", "bdd100k"),
+        *("visdrone", "visdrone-video", "mot", "crowdhuman", "cityscapes", "bdd100k", "datumaro", "fiftyone"),
+        *("yolo-ndjson", "sagemaker", "keras-yolo", "pascal-text"),
     )
 )
 """Layouts of annotation tools: their files belong to no other layout, so that each error of another names them."""
@@ -150,7 +173,9 @@ _MASK_FOLDER = re.compile(
 )
 _MASK_SUFFIX = re.compile(r"[-_.](d?seg|segmentation|masks?|labels?|gt|groundtruth)$", re.IGNORECASE)
 _OBJECT_FOLDER = re.compile("SegmentationObject")
+_INSTANCES = re.compile(r"(?:^|/)labelsTr/[^/]+\.json$")
 _FIRST_CHANNEL = re.compile(r"(?:^|/)imagesTr/[^/]+_0000\.nii\.gz$")
+_DATALIST_MARKS = re.compile(r'"fold"\s*:\s*\d|"image"\s*:\s*\[')
 _BIDS_IMAGE = re.compile(
     r"(?:(?!derivatives/)[^/]+/)*(sub-[A-Za-z0-9+]+)/(?:ses-[^/]+/)?anat/\1_[^/]*[A-Za-z0-9]\.nii(?:\.gz)?"
 )
@@ -297,8 +322,17 @@ def _detect_dataset_json(files: ListedFiles, paths: Sequence[str]) -> Hint | Non
         # nnU-Net numbers the channel files of an image, the Decathlon has one file with all channels.
         if keys & {"modality", "training"} and any(_FIRST_CHANNEL.search(one) for one in files.sizes()):
             return hint_of_layout(f"{path} is that of nnU-Net's version 1", "nnunet")
-        if keys & {"modality", "training"}:
+        # Datalists of MONAI have the Decathlon's keys, and folds or lists of channels besides.
+        if keys & {"modality", "training"} and not _DATALIST_MARKS.search(text):
             return hint_of_layout(f"{path} is a file of the Medical Segmentation Decathlon", "msd")
+    return None
+
+
+def _detect_datalist(files: ListedFiles, paths: Sequence[str]) -> Hint | None:
+    """Detect a datalist of MONAI, JSON of any name."""
+    for path, text in read_heads(files, paths, ".json"):
+        if is_datalist(text):
+            return hint_of_layout(f"{path} is a datalist of MONAI", "monai")
     return None
 
 
@@ -374,6 +408,15 @@ def _detect_wider_face(files: ListedFiles, paths: Sequence[str]) -> Hint | None:
     return None
 
 
+def _detect_box_lists(files: ListedFiles, paths: Sequence[str]) -> Hint | None:
+    """Detect text files with an image path and its boxes in each line."""
+    for path, text in read_heads(files, paths, ".txt"):
+        # The last line may be cut off.
+        if is_list_of_boxes(text):
+            return hint_of_layout(f"{path} is a list of keras-yolo3", "keras-yolo")
+    return None
+
+
 @dataclass(frozen=True, kw_only=True)
 class _TableHead:
     """First lines of a table.
@@ -437,6 +480,8 @@ def _foreign_table(path: str, head: _TableHead) -> Hint | None:
         return hint_of_layout(f"{path} is VIA's (VGG Image Annotator)", "via")
     if set(head.columns) == WHEAT_COLUMNS:
         return hint_of_layout(f"{path} is that of Kaggle's wheat", "csv")
+    if may_hold_flagged_boxes(head.columns):
+        return hint_of_layout(f"{path} is a table of boxes with a column of 0 and 1", "csv")
     # Without a class the boxes cannot be read; no guess of one is made.
     if head.lacks_classes:
         what = f"{path} is a table of image_id and bbox without classes"
@@ -541,6 +586,52 @@ def _detect_cityscapes(files: ListedFiles, paths: Sequence[str]) -> Hint | None:
     return None if named is None else hint_of_layout(f"{named} is named as in Cityscapes", "cityscapes")
 
 
+def _detect_object_masks(files: ListedFiles, paths: Sequence[str]) -> Hint | None:
+    """Detect folders with a mask for each object beside their picture."""
+    # Folders first: there may be millions of pictures.
+    if not any(map(holds_masks, {path.rpartition("/")[0] for path in _images(files)})):
+        return None
+    masks = find_masks(_images(files)).masks
+    # One mask for each picture may be a label image.
+    first = next((path for path, found in masks.items() if len(found) > 1), None)
+    if first is None or sum(map(len, masks.values())) <= len(masks):
+        return None
+    return hint_of_layout(
+        f"{masks[first][0]} is a mask of an object of {first} by its folder", "object-masks"
+    )
+
+
+def _detect_nndetection(files: ListedFiles, paths: Sequence[str]) -> Hint | None:
+    """Detect labelsTr/CASE.json with the classes of the objects that labelsTr/CASE.nii.gz numbers."""
+    beside = [
+        path for path in paths if _INSTANCES.search(path) and f"{splitext(path)[0]}.nii.gz" in files.sizes()
+    ]
+    for path, text in read_heads(files, beside, ".json"):
+        if re.search(r'"instances"\s*:\s*\{', text):
+            return hint_of_layout(f"{path} is nnDetection's", "nndetection", _STATIC_SHAPE)
+    return None
+
+
+def _detect_scan_boxes(files: ListedFiles, paths: Sequence[str]) -> Hint | None:
+    """Detect tables of boxes along three axes beside volumes; LUNA16's in any folder."""
+    if not any(path.lower().endswith(VOLUME_FILE_EXTENSIONS) for path in paths):
+        return None
+    for path, text in read_heads(files, paths, ".csv", ".tsv"):
+        header = _header_of(text)
+        if is_luna16(header):
+            return hint_of_layout(f"{path} has the columns of LUNA16", "luna16", _STATIC_SHAPE)
+        if "/" not in path and find_box_form(header) and find_scan_column(header):
+            return hint_of_layout(f"{path} is a table of boxes in volumes", "scan-boxes", _STATIC_SHAPE)
+    return None
+
+
+def _header_of(text: str) -> list[str]:
+    """Return the cells of the first line of a table."""
+    first = next((line for line in text.splitlines() if line.strip()), "").lstrip("\ufeff")
+    delimiter = max(",;\t", key=first.count)
+    return [cell.strip().strip('"') for cell in first.split(delimiter)]
+
+
 def _detect_masks(files: ListedFiles, paths: Sequence[str]) -> Hint | None:
     """Detect images/a.jpg with masks/a.png: a label image per image."""
     by_kind: dict[bool, dict[str, str]] = {True: {}, False: {}}
@@ -599,7 +690,13 @@ def _content_of_table(files: ListedFiles, text: str) -> str:
     """Return what a table of this beginning says of pictures: "boxes" or "classes"; "" for another table."""
     first = next((line for line in text.splitlines() if line.strip()), "")
     words = {word.lower() for word in re.findall(r"[\w-]+", first)}
+    # Other spellings, such as image_id and x_min, with all columns of a box.
+    if has_columns(first.split(","), ("filename", "class", *CORNERS), SPELLINGS):
+        return "boxes"
     if "filename" not in words:
+        return ""
+    # Boxes along three axes are those of volumes.
+    if find_box_form(_header_of(text)):
         return ""
     # Folders with class names do not exclude boxes.
     if {"xmin", "ymin", "xmax", "ymax"} <= words:
@@ -622,21 +719,27 @@ def _detect_container(files: ListedFiles, paths: Sequence[str]) -> Hint | None:
 
 # Each takes the files and the paths of all files except images, which are numerous.
 _DETECTORS: tuple[Callable[[ListedFiles, Sequence[str]], Hint | None], ...] = (
+    _detect_nndetection,
     _detect_dataset_json,
+    _detect_datalist,
     partial(_detect_marks, extension=".json"),
     _detect_coco,
-    partial(_detect_marks, extension=".geojson"),
+    *(partial(_detect_marks, extension=one) for one in (".jsonl", ".ndjson", ".manifest", ".geojson")),
     partial(_detect_marks, extension=".xml"),
+    partial(_detect_marks, extension=".txt"),
     partial(_detect_marks, extension=".odgt"),
     detect_sequences,
     _detect_text_labels,
     _detect_yolo_yaml,
     _detect_wider_face,
+    _detect_box_lists,
     _detect_dicom,
+    _detect_scan_boxes,
     _detect_bids,
     _detect_volume,
     _detect_array,
     _detect_cityscapes,
+    _detect_object_masks,
     _detect_run_lengths,
     _detect_masks,
     _detect_table,

@@ -28,13 +28,18 @@ def boxes_to_place(
 ) -> tuple[Box, ...]:
     """Return the boxes of a picture in pixels of the annotated grid, without the flags that the recipe ignores.
 
+    Open Images' boxes around groups are crowds: its evaluation ignores detections of their class that are inside of
+    them ("group-of" in the rules of its challenge).
+
     Args:
         orientation: EXIF orientation from the annotated grid to the displayed picture.
         source_size: displayed (height, width).
     """
     policies = {"is_crowd": recipe.boxes_crowd, "difficult": recipe.boxes_difficult}
     unflagged: dict[str, Any] = {flag: False for flag, policy in policies.items() if policy == "objects"}
-    boxes = reference.boxes or ()
+    boxes = tuple(
+        dataclasses.replace(box, is_crowd=True) if box.group_of else box for box in reference.boxes or ()
+    )
     if unflagged:
         boxes = tuple(dataclasses.replace(box, **unflagged) for box in boxes)
     return boxes_in_pixels(boxes, reference, orientation, source_size)

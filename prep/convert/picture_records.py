@@ -35,7 +35,6 @@ from halofeed.prep.formats.picture.image import (
     SEVERAL_VIEWS,
 )
 from halofeed.prep.formats.picture.jpeg import without_metadata
-from halofeed.prep.formats.picture.picture_formats import frames_of
 from halofeed.prep.geometry.resize import ResizePlan, displayed_size, resizer, stored_to_file
 from halofeed.prep.options.option import copy_options
 from halofeed.prep.options.recipe import Recipe
@@ -49,7 +48,6 @@ from halofeed.schemas import keys
 from halofeed.schemas.encodings import ENCODINGS
 from halofeed.schemas.ledger import LedgerCounter
 from halofeed.schemas.tfexample import Value
-from halofeed.system.errors import SourceError
 from halofeed.system.memory import ReserveMemory
 
 BOX_BYTES = 2048
@@ -121,7 +119,7 @@ def with_frame(
     recipe: Recipe, reference: SourceExample, files: SourceFiles, reserve: ReserveMemory
 ) -> SourceFiles:
     """Return the files of a picture, which has one more file if it is a frame of a video."""
-    if reference.frame is None:
+    if reference.video_frame is None:
         return files
     from halofeed.prep.formats.clip.frame_pictures import FrameFiles
     from halofeed.prep.formats.clip.opened_clip import FrameOptions
@@ -156,33 +154,7 @@ class PictureConverter:
         files = with_frame(self.recipe, reference, files, reserve)
         label, notes, classes = read_picture_labels(self.recipe, self.labels, reference, files, reserve)
         reference = dataclasses.replace(reference, notes=(*reference.notes, *notes))
-        data = files.read(reference.source)
-        if (count := frames_of(data)) > 1:
-            return self._frame_records(reference, data, count, reserve)
-        return (self.convert(reference, data, label, reserve, classes),)
-
-    def _frame_records(
-        self, reference: SourceExample, data: bytes, count: int, reserve: ReserveMemory
-    ) -> tuple[Record, ...]:
-        """Return a record for each frame of a file; its key ends in the number of the frame, from 1.
-
-        DICOM counts frames from 1 (PS3.3 C.7.6.6). A class is that of all frames.
-        """
-        # Objects move from frame to frame, and a box without a frame may be of any.
-        if reference.boxes or reference.is_labelled:
-            detail = f"{count} frames; save the annotated frame as a file of its own"
-            raise SourceError("annotation", "objects or masks of a file of several frames", detail)
-        held = 0
-
-        def reserve_beside(needed: int) -> None:
-            reserve(held + needed)
-
-        records = []
-        for number in range(count):
-            one = dataclasses.replace(reference, key=f"{reference.key}#{number + 1}")
-            records.append(self.convert(one, data, None, reserve_beside, frame=number))
-            held += records[-1].example.length
-        return tuple(records)
+        return (self.convert(reference, files.read(reference.source), label, reserve, classes),)
 
     def needed_size(self, height: int, width: int) -> tuple[int, int]:
         """Return the minimum size for decoding a picture of this displayed size: twice the size after resizing.
@@ -200,15 +172,13 @@ class PictureConverter:
         label: NDArray[Any] | None = None,
         reserve: ReserveMemory | None = None,
         classes: Collection[int] = (),
-        frame: int = 0,
     ) -> Record:
-        """Return the record of one source, or of one of its frames.
+        """Return the record of one source.
 
         Args:
             label: class indices from its label images, if there are any.
             reserve: called with the number of bytes before pixels are decoded; default: the recipe's limit.
             classes: class ids that occur in its label images.
-            frame: number of the frame, from 0.
 
         Raises:
             SourceError: this source cannot be converted.
@@ -230,12 +200,12 @@ class PictureConverter:
         def inspect(samples: DecodedImage) -> None:
             add_samples(ledger, samples, reference, label, grid, self._read_options)
 
-        image = read_image(data, self._read_options, needed, reserve_decoding, inspect, frame)
+        image = read_image(data, self._read_options, needed, reserve_decoding, inspect, reference.frame or 0)
         plan = plan_of(recipe, displayed_size(image.orientation, image.stored_size))
         orientation, warning = annotated_orientation(reference.declared_size, image, grid)
         keeps_file = _keeps_file(recipe, image, plan)
         pixels = resize_image(image.pixels, plan, recipe.interpolation, recipe.padding(), image.extent)
-        ledger.count("sources", int(frame == 0))
+        ledger.count("sources")
         if image.levels is not None:
             add_levels(ledger, image.levels, reference.source)
         shown = pixels[: plan.resized_size[0], : plan.resized_size[1]]
@@ -260,7 +230,6 @@ class PictureConverter:
             source_size=plan.source_size,
             labels=[],
             boxes=None,
-            is_tile=frame > 0,
             notes=tuple(note for note in image.notes if note not in _WARNINGS),
             warnings=(*reference.notes, *_picture_warnings(image, warning if reference.boxes else None)),
             ledger=ledger,

@@ -1,8 +1,8 @@
 """Placement of boxes in volumes: from annotations to the voxels of a scan, and from these to those of a record.
 
-Boxes are rows of zmin, ymin, xmin, zmax, ymax, xmax along the axes of an array, in continuous voxels with the origin at
-the corner of the first voxel: a box of the first two slices of 512 x 512 extends from 0, 0, 0 to 2, 512, 512. Affines map
-centers of voxels, so that the center of a voxel is half a voxel after its index.
+Boxes are rows of zmin, ymin, xmin, zmax, ymax, xmax along the axes of an array, in continuous voxels with the origin
+at the corner of the first voxel: a box of the first two slices of 512 x 512 extends from 0, 0, 0 to 2, 512, 512.
+Affines map centers of voxels, so that the center of a voxel is half a voxel after its index.
 
     annotation ──> voxels of the source ──> canonical, orthogonal, spacing, window ──> voxels of the record
     (SPACES)       clipped to the scan      one matrix; the box around 8 corners       clipped to the record
@@ -35,11 +35,11 @@ SPACES: Final = {
 }
 """Spaces of the coordinates of a `Box` in a volume."""
 NOISE_VOXELS: Final = 1e-5
-"""Tolerance in voxels: overhang that counts as inside, and thickness that counts as none. Affines of NIfTI are float32."""
+"""Tolerance in voxels: overhang that counts as inside, and thickness that counts as none; NIfTI has float32 affines."""
 _CORNERS = np.array(list(itertools.product((0, 3), (1, 4), (2, 5))))
 
 
-def map_boxes(matrix: NDArray[np.float64], boxes: NDArray[Any]) -> _Boxes:
+def map_boxes(matrix: NDArray[Any], boxes: NDArray[Any]) -> _Boxes:
     """Return the boxes around the corners of boxes that a matrix moves.
 
     Args:
@@ -56,7 +56,12 @@ def map_boxes(matrix: NDArray[np.float64], boxes: NDArray[Any]) -> _Boxes:
     return np.concatenate([moved.min(axis=1), moved.max(axis=1)], axis=1)
 
 
-def boxes_in_source(boxes: Sequence[Box], grid: Grid) -> _Boxes:
+def matrix_between(source: Grid, target: Grid) -> NDArray[np.float64]:
+    """Return the matrix [4, 4] from the voxels of one grid to those of another."""
+    return np.asarray(np.linalg.solve(target.affine, source.affine), np.float64)
+
+
+def place_in_source(boxes: Sequence[Box], grid: Grid) -> _Boxes:
     """Return annotated boxes in voxels of their scan.
 
     Args:
@@ -105,12 +110,14 @@ def _between_slices(written: _Boxes, grid: Grid) -> _Boxes:
     # LIDC's imageZposition is the last number of Image Position (Patient), of the slice's first pixel.
     if abs(step) < 1e-3:
         raise SourceError(
-            "geometry", "slices have one position along the patient's axis", "no position of a box says which it is"
+            "geometry",
+            "slices have one position along the patient's axis",
+            "no position of a box says which it is",
         )
     places = (written[[0, 3]] - grid.affine[2, 3]) / step
     slices = np.rint(places)
     if (np.abs(places - slices) > 0.5 - 1e-6).any() or np.abs(places - slices).max() > 0.1:
-        detail = f"{written[0]:g} and {written[3]:g} mm, {np.abs(places - slices).max():.2g} slices from the nearest one"
+        detail = f"{written[0]:g} and {written[3]:g} mm, {np.abs(places - slices).max():.2g} slices off"
         raise SourceError("annotation", "position of a box is that of no slice", detail)
     found = written.copy()
     found[0], found[3] = slices.min(), slices.max() + 1
@@ -134,7 +141,7 @@ class ScanBoxes:
     zero_size: tuple[int, ...]
 
 
-def select_boxes(boxes: _Boxes, shape: Sequence[int], policy: BoxPolicy) -> ScanBoxes:
+def select_scan_boxes(boxes: _Boxes, shape: Sequence[int], policy: BoxPolicy) -> ScanBoxes:
     """Clip boxes to their scan, and drop those that are outside or have no volume.
 
     Args:
@@ -145,7 +152,7 @@ def select_boxes(boxes: _Boxes, shape: Sequence[int], policy: BoxPolicy) -> Scan
     Raises:
         SourceError: a box breaks a rule that is "fail".
 
-    >>> found = select_boxes(np.array([[-1, 0, 0, 2, 4, 4], [9, 0, 0, 10, 4, 4]]), (8, 16, 16), BoxPolicy())
+    >>> found = select_scan_boxes(np.array([[-1, 0, 0, 2, 4, 4], [9, 0, 0, 10, 4, 4]]), (8, 16, 16), BoxPolicy())
     >>> found.boxes.tolist(), found.counts
     ([[0.0, 0.0, 0.0, 2.0, 4.0, 4.0]], {'clipped': 1, 'dropped outside': 1, 'dropped zero area': 0})
     """
@@ -195,7 +202,7 @@ class RecordBoxes:
     kept: NDArray[np.int64]
 
 
-def boxes_in_record(boxes: _Boxes, matrix: NDArray[np.float64], shape: Sequence[int]) -> RecordBoxes:
+def boxes_in_record(boxes: _Boxes, matrix: NDArray[Any], shape: Sequence[int]) -> RecordBoxes:
     """Return the part of each box that a record shows.
 
     Args:

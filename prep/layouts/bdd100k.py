@@ -7,12 +7,13 @@ format BDD100K has since 2020, and of the files of BDD100K's first version, whic
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
-from halofeed.prep.annotations.annotation_tools import DocumentFormat, FileContent, FilePicture
+from halofeed.prep.annotations.annotation_tools import DocumentFormat, FileContent, FilePicture, Read
 from halofeed.prep.annotations.class_names import shorten_list
 from halofeed.prep.annotations.contract import LayoutOptions
 from halofeed.prep.annotations.documents import as_mapping, parse_json_document
@@ -28,6 +29,7 @@ from halofeed.prep.annotations.written_boxes import (
 )
 from halofeed.prep.sources.example import Box
 from halofeed.prep.sources.file_names import is_image_name
+from halofeed.prep.sources.files import SourceFiles
 from halofeed.system.errors import SourceError
 
 _LISTS = ("labels", "objects")
@@ -41,36 +43,72 @@ _CURVE_STEPS = 8
 """Straight lines in place of a curve (estimate)."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Label:
-    """A written label.
+@dataclass(kw_only=True)
+class _Evidence:
+    """What the labels of all files of a source have in common; it is complete once all files are read.
 
     Args:
-        written: its content.
-        is_pixels: whether the corners of boxes are whole numbers, of pixels that belong to the box.
-        is_area: whether its class never has a box, in a file in which others have.
+        boxed: for each class, whether any label of it has a box.
+        has_fractions: whether a corner of a box is no whole number. Scalabel's boxes include the pixels of both
+            corners, which numbers with fractions cannot be.
     """
 
-    written: Any
-    is_pixels: bool
-    is_area: bool
+    boxed: dict[str, bool] = field(default_factory=dict)
+    has_fractions: bool = False
+
+    def add(self, label: Any) -> None:
+        box = as_mapping(label).get("box2d")
+        name = _category(label)
+        self.boxed[name] = self.boxed.get(name, False) or box is not None
+        sides = map(as_mapping(box).get, _CORNERS)
+        self.has_fractions |= any(isinstance(side, float) and not side.is_integer() for side in sides)
+
+    def is_area(self, name: str) -> bool:
+        """Return whether a class never has a box, where others have: lanes, and areas to drive on."""
+        return not self.boxed.get(name) and any(self.boxed.values())
+
+    def notes_on(self, labels: Sequence[Any]) -> tuple[str, ...]:
+        names = sorted(filter(self.is_area, set(map(_category, labels))))
+        note = f"classes without boxes, such as lanes and areas, left out: {shorten_list(names)}; --classes takes them"
+        return (note,) if names else ()
 
 
-def _read(path: str, data: bytes) -> FileContent | None:
+_Label = tuple[Any, _Evidence]
+"""A written label, and what is known of all labels."""
+
+
+def _category(label: Any) -> str:
+    return str(as_mapping(label).get("category"))
+
+
+def _reader(annotations: SourceFiles, options: LayoutOptions) -> Read:
+    return partial(_read, _Evidence())
+
+
+def _read(evidence: _Evidence, path: str, data: bytes) -> FileContent | None:
     document = parse_json_document(data)
-    frames = as_mapping(document).get("frames") if isinstance(document, dict) else document
-    if isinstance(document, dict) and not isinstance(frames, list) and _has_labels(document):
-        frames = [document]
-    if not isinstance(frames, list) or not any(map(_has_labels, frames)):
+    frames = _frames_of(document)
+    if not any(map(_has_labels, frames)):
         return None
-    of_picture = isinstance(document, dict) and "name" in document
-    labels = [label for frame in frames for label in _labels_of(frame)]
-    areas = _areas(labels)
     config = as_mapping(as_mapping(document).get("config"))
-    common, are_pixels = as_mapping(config.get("imageSize")), _are_pixels(labels)
-    read = [_picture(place, frame, areas, common, are_pixels) for place, frame in enumerate(frames)]
-    pictures = [_of_one_file(document, path, read[0])] if of_picture else read
-    return FileContent(pictures=pictures, classes=list(_leaves(config.get("categories"))))
+    read = [_picture(place, frame, evidence) for place, frame in enumerate(frames)]
+    if common := as_mapping(config.get("imageSize")):
+        size = (common.get("height"), common.get("width"))
+        read = [one if any(one.size) else replace(one, size=size) for one in read]
+    # A file with a name is one of a picture; the others list pictures.
+    if isinstance(document, dict) and "name" in document:
+        read = [_of_one_file(document, path, read[0])]
+    return FileContent(pictures=read, classes=list(_leaves(config.get("categories"))))
+
+
+def _frames_of(document: Any) -> list[Any]:
+    """Return the frames of a document, which may be a frame itself; [] for another document."""
+    if isinstance(document, list):
+        return document
+    frames = as_mapping(document).get("frames")
+    if isinstance(frames, list):
+        return frames
+    return [document] if _has_labels(document) else []
 
 
 def _has_labels(frame: Any) -> bool:
@@ -101,29 +139,7 @@ def _leaves(categories: Any) -> Iterator[str]:
             yield name
 
 
-def _areas(labels: Iterable[Any]) -> frozenset[str]:
-    """Return the classes that never have a box in a file in which others have: lanes and areas to drive on."""
-    boxed: dict[str, bool] = {}
-    for label in map(as_mapping, labels):
-        name = str(label.get("category"))
-        boxed[name] = boxed.get(name, False) or label.get("box2d") is not None
-    return frozenset(name for name, has_box in boxed.items() if not has_box and any(boxed.values()))
-
-
-def _are_pixels(labels: Iterable[Any]) -> bool:
-    """Return whether the corners of all boxes are whole numbers.
-
-    Scalabel's boxes include the pixels of both corners, which numbers with fractions cannot be.
-    """
-    boxes = [as_mapping(as_mapping(label).get("box2d")) for label in labels]
-    sides = [box.get(key) for box in boxes for key in _CORNERS if box]
-    return all(isinstance(side, int) or (isinstance(side, float) and side.is_integer()) for side in sides)
-
-
-def _picture(
-    place: int, frame: Any, areas: frozenset[str], common: Mapping[str, Any], is_pixels: bool
-) -> FilePicture:
-    """Return the picture of a frame; `common` is the size of all frames."""
+def _picture(place: int, frame: Any, evidence: _Evidence) -> FilePicture:
     if not isinstance(frame, dict):
         detail = f"entry {place}: expected name and labels"
         return FilePicture(name="", fault=SourceError("annotation", "entry is no frame", detail))
@@ -132,20 +148,17 @@ def _picture(
     fault = None
     if key and not isinstance(frame[key], list | None):
         fault = SourceError("annotation", "entry is no frame", f"{name}: {key} is no list")
-    left_out = sorted({str(as_mapping(one).get("category")) for one in labels} & areas)
-    note = f"classes without boxes, such as lanes and areas, left out: {shorten_list(left_out)}; --classes takes them"
-    size = as_mapping(frame.get("size")) or common
+    for one in labels:
+        evidence.add(one)
+    size = as_mapping(frame.get("size"))
     return FilePicture(
         # BDD100K's videos are folders of frames.
         name=posixpath.join(str(video), name) if video and "/" not in name else name,
         size=(size.get("height"), size.get("width")),
         group=None if video is None else str(video),
-        objects=[
-            _Label(written=one, is_pixels=is_pixels, is_area=str(as_mapping(one).get("category")) in areas)
-            for one in labels
-        ],
+        objects=[(one, evidence) for one in labels],
         fault=fault,
-        notes=(note,) * bool(left_out),
+        late_notes=partial(evidence.notes_on, labels),
         attributes={**as_mapping(frame.get("attributes")), "videoName": video},
     )
 
@@ -153,11 +166,13 @@ def _picture(
 def _of_one_file(document: Mapping[str, Any], path: str, picture: FilePicture) -> FilePicture:
     """Return the picture of a file of one picture, whose name is that of the document, without an extension."""
     name = str(document.get("name") or "")
+    fault = picture.fault
     if len(document.get("frames") or [0]) > 1:
-        detail = f"{name} has {len(document['frames'])} frames, and no picture of each"
-        return replace(picture, fault=SourceError("annotation", "file has several frames", detail))
+        detail = f"{name} has {len(document['frames'])} frames, and one name"
+        fault = SourceError("annotation", "file has several frames", detail)
     return replace(
         picture,
+        fault=fault,
         name=name if is_image_name(name) else "",
         stem=posixpath.splitext(path)[0] if not name or is_image_name(name) else name,
         attributes={**picture.attributes, **as_mapping(document.get("attributes"))},
@@ -165,30 +180,27 @@ def _of_one_file(document: Mapping[str, Any], path: str, picture: FilePicture) -
 
 
 def _box_of(label: _Label, what: str, options: LayoutOptions) -> Box | None:
-    written = as_mapping(label.written)
+    written, evidence = as_mapping(label[0]), label[1]
     name = class_of(written.get("category"), what)
     # A note tells which classes these are.
-    if label.is_area and name not in options.classes:
+    if evidence.is_area(name) and name not in options.classes:
         return None
     what = f"{what} {name!r}"
     attributes = as_mapping(written.get("attributes"))
     flags: dict[str, Any] = {key: attributes.get(key) is True for key in ("occluded", "truncated")}
     flags["is_crowd"] = any(attributes.get(key) is True for key in _CROWDS)
     corners = written.get("box2d")
-    outline = None
+    # Outlines are read where they are needed; a box without one is an object all the same.
     if corners is None or options.masks:
         outline = _outline_of(name, written, what, options, flags)
-    if corners is None or outline is not None:
-        if outline is None:
-            kinds = [
-                key for key, value in written.items() if key.endswith(("2d", "3d", "rle", "graph")) and value
-            ]
-            raise no_box(", ".join(kinds) or "no geometry", what)
-        return outline
+        if outline is not None:
+            return outline
+    if corners is None:
+        raise no_box("box3d" if written.get("box3d") else "no geometry", what)
     if not isinstance(corners, dict):
         raise SourceError("annotation", "object has no box", f"{what}: {corners!r:.80}")
     left, top, right, bottom = numbers_of(map(corners.get, _CORNERS), what)
-    more = int(label.is_pixels)
+    more = int(not evidence.has_fractions)
     return rectangle_of(name, [left, top, right + more, bottom + more], what, options, **flags)
 
 
@@ -270,7 +282,7 @@ BDD100K = DocumentFormat(
     summary="BDD100K and Scalabel: JSON lists of frames with labels, or a JSON file for each picture",
     extensions=(".json",),
     expected="JSON of BDD100K or Scalabel: frames with name and labels, which have category and box2d, poly2d or rle",
-    read=_read,
+    read_with=_reader,
     box_of=_box_of,
     keeps=("occluded", "corners"),
 )

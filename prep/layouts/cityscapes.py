@@ -193,9 +193,9 @@ def _find_pictures(truths: SourceFiles, images: SourceFiles, options: LayoutOpti
     for path in images.sizes():
         if not options.takes(path) or TRUTH_NAME.fullmatch(path):
             continue
-        key, place = _match(path, index)
-        used.add(key)
-        pictures.append((_example(path, place), _best(index[key]) if key else None))
+        found_key, place = _match(path, index)
+        used.add(found_key)
+        pictures.append((_example(path, place), _best(index[found_key]) if found_key else None))
     if not used - {None}:
         raise AnnotationsError(
             f"{images.root}: expected leftImg8bit/SPLIT/CITY/a_leftImg8bit.png with gtFine/SPLIT/CITY/"

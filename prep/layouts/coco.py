@@ -45,7 +45,7 @@ from halofeed.prep.layouts.coco_files import (
     InstancesFile,
     crowd_of,
     is_class_alone,
-    is_ignored,
+    is_ignored_region,
     normalize_id,
     read_files,
     values_of_classes,
@@ -465,7 +465,7 @@ def _refuse_lost_annotations(
 def _box(annotation: dict[str, Any], names_by_id: dict[int, str], options: LayoutOptions) -> Box:
     what = f"annotation {annotation.get('id')}"
     bbox = _four_numbers(annotation.get("bbox"), what)
-    if is_ignored(annotation):
+    if is_ignored_region(annotation):
         values = [parse_number(value, f"{what} bbox") for value in bbox]
         return region_of(values, what, options, form="corner-size")
     # Few such annotations: of many, `_refuse_lost_categories` says that categories lacks entries.

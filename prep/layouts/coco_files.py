@@ -254,7 +254,7 @@ def _read_document(
     written = [entry.get("category_id") for entry in objects]
     for entry in objects:
         entry["category_id"] = normalize_id(entry.get("category_id"))
-    used = {entry["category_id"] for entry in objects if not is_ignored(entry)}
+    used = {entry["category_id"] for entry in objects if not is_ignored_region(entry)}
     only_ignored = {entry["category_id"] for entry in objects} - used
     names_by_id = _names_by_id(name, lists["categories"], used)
     _refuse_lost_categories(name, written, objects, names_by_id)
@@ -490,7 +490,7 @@ def _refuse_lost_categories(
     lost = [
         (one.get("id"), category)
         for one, category in zip(annotations, written, strict=True)
-        if one["category_id"] not in names_by_id and not is_ignored(one)
+        if one["category_id"] not in names_by_id and not is_ignored_region(one)
     ]
     many = len(lost) >= MIN_BAD_OBJECTS and len(lost) > _SHARE_LOST * len(annotations)
     # See _SHARE_LOST: dropping a class's objects would make background of them.
@@ -542,13 +542,13 @@ def crowd_of(annotation: Mapping[str, Any]) -> Any:
     return 0 if written is None else written
 
 
-def is_ignored(annotation: Mapping[str, Any]) -> bool:
+def is_ignored_region(annotation: Mapping[str, Any]) -> bool:
     """Return whether an annotation is an ignored region: it has `ignore`, and is no crowd, which has a class.
 
     COCO has no such key. The evaluations of CityPersons (eval_MR_multisetup.py) and TinyPerson (cocoeval.py) neither
     require nor count detections of such objects; pycocotools overwrites the key by iscrowd.
 
-    >>> [is_ignored(one) for one in ({"ignore": 1}, {"ignore": 0}, {"ignore": True, "iscrowd": 1}, {})]
+    >>> [is_ignored_region(one) for one in ({"ignore": 1}, {"ignore": 0}, {"ignore": True, "iscrowd": 1}, {})]
     [True, False, False, False]
     """
     return annotation.get("ignore") in (1, "1", "true", "True") and crowd_of(annotation) in (0, "0", False)

@@ -190,7 +190,9 @@ def list_references(
     )
 
 
-def list_scans(images: SourceFiles, options: LayoutOptions) -> tuple[Sequence[FoundSeries], list[SourceExample]]:
+def list_scans(
+    images: SourceFiles, options: LayoutOptions
+) -> tuple[Sequence[FoundSeries], list[SourceExample]]:
     """Return the series of a source, and an example for every other file; no file is a label.
 
     Raises:

@@ -17,7 +17,8 @@ from urllib.parse import parse_qs, unquote, urlsplit
 from halofeed.prep.annotations.annotation_tools import DocumentFormat, FilePicture
 from halofeed.prep.annotations.columns import SPELLINGS, normalize_name
 from halofeed.prep.annotations.contract import LayoutOptions
-from halofeed.prep.annotations.documents import as_mapping, parse_json_document
+from halofeed.prep.annotations.documents import as_mapping as _mapping
+from halofeed.prep.annotations.documents import parse_json_document
 from halofeed.prep.annotations.written_boxes import (
     angle_of,
     bitmap_of,
@@ -69,7 +70,7 @@ def _read_labelme(path: str, data: bytes) -> list[FilePicture] | None:
         stem=posixpath.splitext(path)[0],
         size=(document.get("imageHeight"), document.get("imageWidth")),
         objects=objects,
-        classes=[name for name, is_set in as_mapping(document.get("flags")).items() if is_set is True],
+        classes=[name for name, is_set in _mapping(document.get("flags")).items() if is_set is True],
         notes=(_GROUPED,) * (len(objects) < len(written)) + (_IGNORED,) * any(map(_is_ignored, written)),
         attributes={key: value for key, value in document.items() if key not in _LABELME_KEYS},
     )
@@ -83,14 +84,14 @@ def _objects_of_shapes(written: Sequence[Any]) -> list[list[Any]]:
     """
     objects: dict[Any, list[Any]] = {}
     for place, shape in enumerate(written):
-        group = as_mapping(shape).get("group_id")
+        group = _mapping(shape).get("group_id")
         is_part = isinstance(group, int | str) and shape.get("shape_type") != "rectangle"
         objects.setdefault((str(shape.get("label")), group) if is_part else place, []).append(shape)
     return list(objects.values())
 
 
 def _is_ignored(shape: Any) -> bool:
-    return as_mapping(shape).get("label") == "__ignore__"
+    return _mapping(shape).get("label") == "__ignore__"
 
 
 def _box_of_labelme(parts: list[Any], what: str, options: LayoutOptions) -> Box | None:
@@ -160,19 +161,19 @@ LABELME = DocumentFormat(
 
 
 def _read_supervisely(path: str, data: bytes) -> list[FilePicture] | None:
-    document = as_mapping(parse_json_document(data))
+    document = _mapping(parse_json_document(data))
     objects, size = document.get("objects"), document.get("size")
     if not isinstance(objects, list) or not isinstance(size, dict):
         return None
     above, mark, below = f"/{posixpath.splitext(path)[0]}".rpartition("/ann/")
     image = f"{above}/img/{below}".lstrip("/") if mark else posixpath.splitext(path)[0]
     is_named = is_image_name(image)
-    is_whole = not any(_has_fractions(as_mapping(one).get("points")) for one in objects)
+    is_whole = not any(_has_fractions(_mapping(one).get("points")) for one in objects)
     picture = FilePicture(
         name=image if is_named else "",
         stem=posixpath.splitext(image)[0] if is_named else image,
         size=(size.get("height"), size.get("width")),
-        objects=[(as_mapping(one), is_whole) for one in objects],
+        objects=[(_mapping(one), is_whole) for one in objects],
         classes=_names_of(document.get("tags"), "name"),
     )
     return [picture]
@@ -182,7 +183,7 @@ def _names_of(entries: Any, key: str) -> list[str]:
     """Return the names that entries of a list have below a key."""
     listed = entries if isinstance(entries, list) else []
     return [
-        name.strip() for one in listed if isinstance(name := as_mapping(one).get(key), str) and name.strip()
+        name.strip() for one in listed if isinstance(name := _mapping(one).get(key), str) and name.strip()
     ]
 
 
@@ -199,11 +200,11 @@ def _box_of_supervisely(written: tuple[Mapping[str, Any], bool], what: str, opti
     what = f"{what} {label!r}"
     # A bitmap has no points, and an origin for its first pixel.
     if kind == "bitmap":
-        return _box_of_bitmap(label, as_mapping(entry.get("bitmap")), what, options)
+        return _box_of_bitmap(label, _mapping(entry.get("bitmap")), what, options)
     # Supervisely's points, lines, graphs and cuboids have no area.
     if kind not in ("rectangle", "polygon"):
         raise no_box(kind, what)
-    points = as_mapping(entry.get("points"))
+    points = _mapping(entry.get("points"))
     corners = points_of(points.get("exterior"), what)
     # Two corners in any order, each a pixel that belongs to it: see the rules above.
     if kind == "rectangle":
@@ -252,7 +253,7 @@ _SIDES = ("x", "y", "width", "height")
 
 def _read_createml(path: str, data: bytes) -> Iterator[FilePicture] | None:
     document = parse_json_document(data)
-    entries = list(map(as_mapping, document)) if isinstance(document, list) else []
+    entries = list(map(_mapping, document)) if isinstance(document, list) else []
     if not any({*_PICTURE_KEYS} & one.keys() and {*_OBJECT_LISTS} & one.keys() for one in entries):
         return None
     return (_picture_of_createml(place, one) for place, one in enumerate(entries))
@@ -278,7 +279,7 @@ def _is_class_alone(written: Any) -> bool:
 
 
 def _box_of_createml(written: Any, what: str, options: LayoutOptions) -> Box:
-    sides = as_mapping(written).get("coordinates")
+    sides = _mapping(written).get("coordinates")
     if not isinstance(sides, dict):
         raise SourceError("annotation", "object has no box", f"{what}: {written!r:.80}")
     numbers = numbers_of(map(sides.get, _SIDES), what)
@@ -315,7 +316,7 @@ def _read_label_studio(path: str, data: bytes) -> Iterator[FilePicture] | None:
     document = parse_json_document(data)
     tasks = document if isinstance(document, list) else [document]
     # labelstud.io/guide/export: JSON-MIN has no annotations; its keys are the names of the user's controls.
-    if not any("data" in one and {*_RESULTS} & one.keys() for one in map(as_mapping, tasks)):
+    if not any("data" in one and {*_RESULTS} & one.keys() for one in map(_mapping, tasks)):
         return None
     return (_picture_of_task(place, one) for place, one in enumerate(tasks))
 
@@ -343,13 +344,13 @@ def _picture_of_task(place: int, task: Any) -> FilePicture:
         objects=regions,
         classes=[name for one in others for name in _choices_of(one)],
         notes=() if all(map(_choices_of, others)) else (_NOT_READ,),
-        attributes={**as_mapping(task.get("meta")), **task["data"]},
+        attributes={**_mapping(task.get("meta")), **task["data"]},
     )
 
 
 def _is_drawn(result: Any) -> bool:
     """Return whether a result is a region of the picture, and not a choice or a text for all of it."""
-    return bool(_GEOMETRY & as_mapping(as_mapping(result).get("value")).keys())
+    return bool(_GEOMETRY & _mapping(_mapping(result).get("value")).keys())
 
 
 def _regions_of(drawn: Iterable[Any]) -> list[dict[str, Any]]:
@@ -363,7 +364,7 @@ def _regions_of(drawn: Iterable[Any]) -> list[dict[str, Any]]:
 
 def _choices_of(result: Any) -> list[str]:
     """Return the classes that a result gives the complete picture: its choices, or the ends of paths of a taxonomy."""
-    value = as_mapping(as_mapping(result).get("value"))
+    value = _mapping(_mapping(result).get("value"))
     choices, paths = value.get("choices"), value.get("taxonomy")
     names = choices if isinstance(choices, list) else []
     # A taxonomy's choice is the path from the root to a leaf, whose last part is the class.
@@ -559,11 +560,9 @@ _ViaEntry = tuple[str, list[Any] | None, Mapping[str, Any]]
 
 def _entries_of_json(data: bytes) -> list[_ViaEntry]:
     """Return the pictures of a project or of an export in JSON."""
-    document = as_mapping(parse_json_document(data))
+    document = _mapping(parse_json_document(data))
     listed = [
-        one
-        for one in as_mapping(document.get("_via_img_metadata", document)).values()
-        if isinstance(one, dict)
+        one for one in _mapping(document.get("_via_img_metadata", document)).values() if isinstance(one, dict)
     ]
     # Any JSON object of objects may be one of VIA, so its two keys decide.
     if not any({"filename", "regions"} <= one.keys() for one in listed):
@@ -574,7 +573,7 @@ def _entries_of_json(data: bytes) -> list[_ViaEntry]:
         regions = list(regions.values()) if isinstance(regions, dict) else regions  # version 1 numbers them
         listed_regions = regions if isinstance(regions, list) else None
         entries.append(
-            (str(entry.get("filename", "")), listed_regions, as_mapping(entry.get("file_attributes")))
+            (str(entry.get("filename", "")), listed_regions, _mapping(entry.get("file_attributes")))
         )
     return entries
 
@@ -592,7 +591,7 @@ def _entries_of_csv(data: bytes) -> list[_ViaEntry]:
                 _json_cell(row, "region_shape_attributes"),
                 _json_cell(row, "region_attributes"),
             )
-            described = as_mapping(_json_cell(row, "file_attributes"))
+            described = _mapping(_json_cell(row, "file_attributes"))
             regions, _ = entries.setdefault(row[name] or "", ([], described))
             # A row with {} is a picture without regions.
             if shape:
@@ -644,7 +643,7 @@ def _class_attribute(regions: Iterable[Any]) -> str | None:
     """
     found: dict[str, None] = {}
     for region in regions:
-        found |= dict.fromkeys(as_mapping(as_mapping(region).get("region_attributes")))
+        found |= dict.fromkeys(_mapping(_mapping(region).get("region_attributes")))
     names = [name for name in found if len(found) == 1 or normalize_name(name) in _CLASS_NAMES]
     # Two attributes, such as class and color, are both possible, and a wrong one renames every object.
     if len(names) > 1 or (found and not names):
@@ -655,7 +654,7 @@ def _class_attribute(regions: Iterable[Any]) -> str | None:
 
 def _box_of_via(written: tuple[Any, str | None], what: str, options: LayoutOptions) -> Box:
     region, attribute = written
-    shape, attributes = (as_mapping(region).get(part) for part in ("shape_attributes", "region_attributes"))
+    shape, attributes = (_mapping(region).get(part) for part in ("shape_attributes", "region_attributes"))
     if not isinstance(shape, dict) or not isinstance(attributes, dict):
         raise SourceError("annotation", "region has no shape", f"{what}: {region!r:.80}")
     value = "object" if attribute is None else _only_marked(attributes.get(attribute))

@@ -43,7 +43,7 @@ _SLICE_MM: Final = 0.01
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reading:
+class NoduleReading:
     """Outline of one nodule by one reader.
 
     Args:
@@ -57,7 +57,7 @@ class Reading:
     high: tuple[float, float, float]
     is_small: bool
 
-    def shares_volume(self, other: Reading) -> bool:
+    def shares_volume(self, other: NoduleReading) -> bool:
         """Return whether the boxes of two readings share a part; one slice in common is enough along z."""
         (z1, y1, x1), (z2, y2, x2) = self.low, self.high
         (a1, b1, c1), (a2, b2, c2) = other.low, other.high
@@ -80,7 +80,7 @@ class Document:
 
     path: str
     series: str
-    readings: tuple[Reading, ...]
+    readings: tuple[NoduleReading, ...]
     readers: int
     others: int
 
@@ -116,7 +116,9 @@ def list_references(
     yield from sort_examples(examples)
 
 
-def _with_nodules(example: SourceExample, documents: Sequence[Document], options: LayoutOptions) -> SourceExample:
+def _with_nodules(
+    example: SourceExample, documents: Sequence[Document], options: LayoutOptions
+) -> SourceExample:
     """Return the example of a series with the nodules of its document."""
     if example.problem is not None:
         return example
@@ -129,9 +131,7 @@ def _with_nodules(example: SourceExample, documents: Sequence[Document], options
             example, problem=("annotation", "series has several documents", f"{listed}; keep one of them")
         )
     (document,) = documents
-    notes = ()
-    if document.others:
-        notes = ("marks that are no nodules (nonNodule) are left out",)
+    notes = ("marks that are no nodules (nonNodule) are left out",) if document.others else ()
     boxes = tuple(merge_readings(document.readings, options.min_readers))
     if options.min_readers > document.readers:
         detail = f"{document.path}: {plural(document.readers, 'reader')}, --min-readers {options.min_readers}"
@@ -139,7 +139,7 @@ def _with_nodules(example: SourceExample, documents: Sequence[Document], options
     return replace(example, boxes=boxes, notes=notes)
 
 
-def merge_readings(readings: Sequence[Reading], min_readers: int) -> Iterator[Box]:
+def merge_readings(readings: Sequence[NoduleReading], min_readers: int) -> Iterator[Box]:
     """Yield the box of each nodule: the median of the sides of all readings that are of it.
 
     Args:
@@ -171,9 +171,9 @@ def merge_readings(readings: Sequence[Reading], min_readers: int) -> Iterator[Bo
         )
 
 
-def _connected(readings: Sequence[Reading]) -> list[list[Reading]]:
+def _connected(readings: Sequence[NoduleReading]) -> list[list[NoduleReading]]:
     """Return the readings in groups that share volume, directly or by others, in the order of their first ones."""
-    groups: list[list[Reading]] = []
+    groups: list[list[NoduleReading]] = []
     for one in readings:
         touching = [group for group in groups if any(one.shares_volume(other) for other in group)]
         merged = [reading for group in touching for reading in group] + [one]
@@ -211,7 +211,9 @@ def read_document(path: str, root: ElementTree.Element) -> Document:
     """
     series = _text(root, "SeriesInstanceUid") or _text(root, "SeriesInstanceUID")
     if not series:
-        raise SourceError("annotation", "document names no series", "expected SeriesInstanceUid in ResponseHeader")
+        raise SourceError(
+            "annotation", "document names no series", "expected SeriesInstanceUid in ResponseHeader"
+        )
     readings, others = [], 0
     sessions = [one for one in root.iter() if _plain(one.tag) == "readingSession"]
     for reader, session in enumerate(sessions):
@@ -220,17 +222,17 @@ def read_document(path: str, root: ElementTree.Element) -> Document:
             others += name == "nonNodule"
             if name == "unblindedReadNodule" and (reading := _reading(element, reader)) is not None:
                 readings.append(reading)
-    return Document(
-        path=path, series=series, readings=tuple(readings), readers=len(sessions), others=others
-    )
+    return Document(path=path, series=series, readings=tuple(readings), readers=len(sessions), others=others)
 
 
-def _reading(nodule: ElementTree.Element, reader: int) -> Reading | None:
+def _reading(nodule: ElementTree.Element, reader: int) -> NoduleReading | None:
     """Return the outline of a nodule; None for one whose outlines are all holes."""
     slices: dict[float, list[NDArray[Any]]] = {}
     points = 0
     for roi in (one for one in nodule if _plain(one.tag) == "roi"):
-        edge = [(_number(one, "yCoord"), _number(one, "xCoord")) for one in roi if _plain(one.tag) == "edgeMap"]
+        edge = [
+            (_number(one, "yCoord"), _number(one, "xCoord")) for one in roi if _plain(one.tag) == "edgeMap"
+        ]
         # An outline with inclusion FALSE is a hole in a nodule.
         if (_text(roi, "inclusion") or "TRUE").strip().upper() != "TRUE" or not edge:
             continue
@@ -241,7 +243,7 @@ def _reading(nodule: ElementTree.Element, reader: int) -> Reading | None:
     outlines = [_inside(outline) for found in slices.values() for outline in found]
     low = np.min([one[0] for one in outlines], axis=0)
     high = np.max([one[1] for one in outlines], axis=0)
-    return Reading(
+    return NoduleReading(
         reader=reader,
         low=(min(slices), float(low[0]), float(low[1])),
         high=(max(slices), float(high[0]), float(high[1])),
@@ -284,4 +286,3 @@ def _number(element: ElementTree.Element, name: str) -> float:
     if not np.isfinite(number):
         raise SourceError("annotation", "outline has a number that is none", f"{name}: {written!r:.60}")
     return number
-

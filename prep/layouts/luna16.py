@@ -10,28 +10,17 @@ makes each subset a fold.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
-from typing import Final
+from collections.abc import Iterator
 
-from halofeed.prep.annotations.columns import normalize_name
 from halofeed.prep.annotations.contract import LayoutOptions
+from halofeed.prep.annotations.scan_box_columns import is_luna16
 from halofeed.prep.annotations.scan_box_rows import MM_LPS
 from halofeed.prep.layouts.scan_boxes import ScanTableRules, list_scan_table
 from halofeed.prep.sources.example import SourceExample
 from halofeed.prep.sources.files import SourceFiles
 from halofeed.system.errors import AnnotationsError
 
-COLUMNS: Final = ("seriesuid", "coordx", "coordy", "coordz", "diametermm")
 _SUBSET = re.compile(r"(?:^|/)(subset[0-9]+)/", re.IGNORECASE)
-
-
-def is_luna16(header: Sequence[str]) -> bool:
-    """Return whether a table has the columns of LUNA16's annotations.csv.
-
-    >>> is_luna16(["seriesuid", "coordX", "coordY", "coordZ", "diameter_mm"]), is_luna16(["seriesuid", "coordX"])
-    (True, False)
-    """
-    return set(COLUMNS) <= set(map(normalize_name, header))
 
 
 def list_references(

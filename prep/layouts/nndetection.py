@@ -1,8 +1,8 @@
 """Reader of nnDetection's raw data sets: imagesTr/CASE_0000.nii.gz, labelsTr/CASE.nii.gz and labelsTr/CASE.json.
 
-The label of a case numbers its objects, and its document has the class of each, counted from 0: {"instances": {"1": 0}}.
-The box of an object is the one around its voxels. dataset.json or dataset.yaml has the names of the classes as `labels`
-and those of the channels as `modalities`, {"0": "nodule"}.
+The label of a case numbers its objects, and its document has the class of each, counted from 0:
+{"instances": {"1": 0}}. The box of an object is the one around its voxels. dataset.json or dataset.yaml has the names
+of the classes as `labels`, {"0": "nodule"}, and those of the channels as `modalities`.
 
 Source: nnDetection (github.com/MIC-DKFZ/nnDetection), README, "Adding New Data Sets".
 """
@@ -15,7 +15,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from halofeed.prep.annotations.contract import Listing, LayoutOptions, read_required, rejected_example, sort_examples
+from halofeed.prep.annotations.contract import (
+    LayoutOptions,
+    Listing,
+    read_required,
+    rejected_example,
+    sort_examples,
+)
 from halofeed.prep.annotations.documents import parse_json_document, parse_yaml, read_limited
 from halofeed.prep.sources.example import Box, SourceExample
 from halofeed.prep.sources.file_names import is_document_name
@@ -23,7 +29,9 @@ from halofeed.prep.sources.files import SourceFiles
 from halofeed.system.errors import AnnotationsError, Problem, SourceError
 
 ENDING: Final = ".nii.gz"
-_CASE = re.compile(r"(?P<folder>(?:.*/)?)images(?P<part>Tr|Ts)/(?P<case>[^/]+)_(?P<channel>[0-9]{4})\.nii\.gz")
+_CASE = re.compile(
+    r"(?P<folder>(?:.*/)?)images(?P<part>Tr|Ts)/(?P<case>[^/]+)_(?P<channel>[0-9]{4})\.nii\.gz"
+)
 _SPLITS: Final = {"Tr": "train", "Ts": "test"}
 _MAX_BYTES: Final = 1 << 20
 _DOCUMENTS: Final = ("dataset.json", "dataset.yaml", "dataset.yml")
@@ -124,7 +132,14 @@ def _example(
         segments=tuple(instances.items()),
         boxes=tuple(
             Box(
-                xmin=0, ymin=0, zmin=0, xmax=0, ymax=0, zmax=0, label=classes.get(one, str(one)), instance=number
+                xmin=0,
+                ymin=0,
+                zmin=0,
+                xmax=0,
+                ymax=0,
+                zmax=0,
+                label=classes.get(one, str(one)),
+                instance=number,
             )
             for number, one in instances.items()
         ),
@@ -161,7 +176,10 @@ def _read_instances(case: _Case, images: SourceFiles, classes: Mapping[int, str]
     for number, one in written.items():
         is_valid = number.isdecimal() and int(number) > 0 and type(one) is int and one >= 0
         if not is_valid or (classes and one not in classes):
-            known = ", ".join(f"{key} {name}" for key, name in list(classes.items())[:10]) or "whole numbers from 0"
+            known = (
+                ", ".join(f"{key} {name}" for key, name in list(classes.items())[:10])
+                or "whole numbers from 0"
+            )
             detail = f"{case.document}: {number!r}: {one!r}; expected a number from 1, and a class of {known}"
             raise SourceError("annotation", "object has no known class", detail)
         found[int(number)] = one
@@ -186,7 +204,9 @@ def channel_names(annotations: SourceFiles, annotation_file: str | None) -> tupl
     return _read_names(annotations, annotation_file)[1]
 
 
-def _read_document(annotations: SourceFiles, annotation_file: str | None) -> tuple[str, dict[str, Any]] | None:
+def _read_document(
+    annotations: SourceFiles, annotation_file: str | None
+) -> tuple[str, dict[str, Any]] | None:
     if annotation_file is None:
         paths = [path for path in annotations.sizes() if path.rpartition("/")[2] in _DOCUMENTS]
         annotation_file = min(paths, key=lambda path: (path.count("/"), path), default=None)

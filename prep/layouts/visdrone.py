@@ -49,8 +49,7 @@ _VALUES = 8
 _ROW = re.compile(rf"-?\d+(\s*,\s*-?\d+){{{_VALUES - 1}}}\s*,?")
 _FOLDER = re.compile(r"(^|/)annotations(?=/)", re.IGNORECASE)
 IGNORED: Final = (
-    "boxes of category 0, and of category 11 with score 0, are ignored regions: training and evaluation leave them "
-    "out"
+    "boxes of category 0, and of 11 with score 0, are ignored regions: training and evaluation leave them out"
 )
 """Note on the ignored regions of a file."""
 

@@ -14,8 +14,8 @@ from halofeed.prep.options.option import problems_of
 from halofeed.prep.options.recipe_options import RecipeOptions
 from halofeed.prep.options.tiles import cuts_pictures, tile_overlap_of
 from halofeed.prep.options.volumes import INTERPOLATIONS, default_dtype
-from halofeed.prep.sources.example import FileSelection, with_data_files
 from halofeed.prep.sources.dicom_names import PictureNames
+from halofeed.prep.sources.example import FileSelection, with_data_files
 from halofeed.prep.sources.file_names import is_scan_name, is_still_name
 from halofeed.prep.sources.files import SourceFiles
 from halofeed.prep.voxels.intensity import STORES, IntensityPlan

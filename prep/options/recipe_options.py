@@ -357,8 +357,8 @@ class RecipeOptions(ClipOptions, VolumeOptions, TileOptions):
     )
     boxes_crowd: Literal["keep", "drop", "objects"] = option(
         "keep",
-        "boxes that mark a crowd: keep them with their flag, by which training leaves them out; drop them; or take "
-        "them as objects, for tools that flag every object",
+        "boxes that mark a crowd or a group (Open Images' IsGroupOf): keep them with their flag, by which training "
+        "leaves them out; drop them; or take them as objects, for tools that flag every object",
         choices=("keep", "drop", "objects"),
         needs=_BOXES,
     )
@@ -393,8 +393,9 @@ class RecipeOptions(ClipOptions, VolumeOptions, TileOptions):
     )
     one_class: str | None = option(
         None,
-        "GeoJSON, and tables of run lengths without classes: all are objects of this class, e.g. building",
-        needs=of_layouts("geojson", "run-lengths"),
+        "GeoJSON, masks of objects, and tables of run lengths without classes: all are objects of this class, e.g. "
+        "building",
+        needs=of_layouts("geojson", "object-masks", "run-lengths"),
         omitted=True,
     )
     person_box: Literal["full", "visible", "head"] = option(

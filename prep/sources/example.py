@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import posixpath
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any
@@ -113,8 +113,8 @@ class SourceExample:
         labels: class names of an example that may have several or none; `label` is then None.
         boxes: objects of a detection example, possibly empty; None for classification.
         ignored_regions: rectangles of a detection example in which objects of any class may lack annotation.
-        frame: (path of a video, number of a frame from 0) of a picture that is a frame; `source` then names it, and is
-            no file.
+        video_frame: (path of a video, number of a frame from 0) of a picture that is a frame; `source` then names it,
+            and is no file.
         declared_size: (height, width) in the annotations, either before or after the EXIF orientation is
             applied: the converter compares both.
         grid: "stored" or "displayed" if other pictures prove which of them the annotations of all pictures use.
@@ -140,6 +140,9 @@ class SourceExample:
         bad_objects: (reason, detail) of each annotated object that is unusable and dropped.
         parts: files with the voxels of headers that name them (.mhd, .nhdr).
         gsd_m: ground sample distance in meters per source pixel that the annotations state; None without one.
+        frames: number of frames of the file, each of which is a picture of its own; None for other files, and after
+            `split_frames`.
+        frame: number of the frame of the file, from 0, if the file has several.
         notes: remarks on how the annotations were read; they are counted and printed as warnings.
         attributes: (name, value) of columns and keys that the layout does not read. They show groups, are only there
             where splits are made, and are never written.
@@ -153,7 +156,7 @@ class SourceExample:
     labels: tuple[str, ...] | None = None
     boxes: tuple[Box, ...] | None = None
     ignored_regions: tuple[IgnoredRegion, ...] = ()
-    frame: tuple[str, int] | None = None
+    video_frame: tuple[str, int] | None = None
     declared_size: tuple[int, int] | None = None
     grid: str | None = None
     normalized: bool = False
@@ -172,6 +175,8 @@ class SourceExample:
     bad_objects: tuple[tuple[str, str], ...] = ()
     parts: tuple[str, ...] = ()
     gsd_m: float | None = None
+    frames: int | None = None
+    frame: int | None = None
     notes: tuple[str, ...] = ()
     attributes: tuple[tuple[str, str], ...] = field(default=(), compare=False, repr=False)
 
@@ -183,7 +188,9 @@ class SourceExample:
         ('ct.hdr', 'ct.img', 'seg.nii.gz')
         """
         # A shortcut for examples of one file, because a plan calls this for millions of examples.
-        if not (self.members or self.stored or self.is_labelled or self.channels or self.parts or self.frame):
+        if not (
+            self.members or self.stored or self.is_labelled or self.channels or self.parts or self.video_frame
+        ):
             return volume_files(self.source)
         folders = dict(self.mask_members)
         named = (folders.get(path) or volume_files(path) for path in (*self.channels, *self.mask_paths))
@@ -191,8 +198,8 @@ class SourceExample:
 
     @property
     def _image_paths(self) -> tuple[str, ...]:
-        if self.frame is not None:
-            return (self.frame[0],)
+        if self.video_frame is not None:
+            return (self.video_frame[0],)
         # The members of a stored series are in a file of the job, which adds them when it converts the series.
         return self.members or (() if self.stored else volume_files(self.source))
 
@@ -220,6 +227,21 @@ class SourceExample:
     def is_labelled(self) -> bool:
         """True if a segmentation example has labels; an example without labels is for prediction only."""
         return self.mask is not None or bool(self.class_masks) or self.class_runs is not None
+
+
+def split_frames(example: SourceExample) -> Iterator[SourceExample]:
+    """Yield an example for each frame of a file; its key ends in the number of the frame, from 1.
+
+    DICOM counts frames from 1 (PS3.3 C.7.6.6.1). A class is that of all frames.
+
+    >>> [one.key for one in split_frames(SourceExample(source="a.dcm", key="a.dcm", frames=2))]
+    ['a.dcm#1', 'a.dcm#2']
+    """
+    if example.frames is None or example.problem is not None:
+        yield replace(example, frames=None) if example.frames is not None else example
+        return
+    for number in range(example.frames):
+        yield replace(example, key=f"{example.key}#{number + 1}", frames=None, frame=number)
 
 
 @dataclass(frozen=True, kw_only=True)

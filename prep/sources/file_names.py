@@ -121,7 +121,9 @@ class FormatExtensions:
 
 
 FORMAT_EXTENSIONS = {
-    "nifti": FormatExtensions(single=(".nii.gz", ".nii"), pairs={".hdr.gz": ".img.gz", ".hdr": ".img"}),
+    "nifti": FormatExtensions(
+        single=(".nii.gz", ".nii", ".nii.zst"), pairs={".hdr.gz": ".img.gz", ".hdr": ".img"}
+    ),
     "nrrd": FormatExtensions(single=(".nrrd",), headers={".nhdr": r"(?i:data ?file):(?!=)"}),
     "metaimage": FormatExtensions(single=(".mha",), headers={".mhd": r"ElementDataFile\s*="}),
     "mgh": FormatExtensions(single=(".mgz", ".mgh")),
@@ -132,6 +134,8 @@ ARCHIVE_EXTENSIONS = (".zip", ".tar", ".tgz", ".tar.gz", ".tar.bz2", ".tar.xz", 
 """Extensions of archives, which are unpacked first."""
 ARRAY_EXTENSIONS = (".npy", ".npz")
 """Extensions of NumPy arrays, which are volumes where the options state their voxel size."""
+STACK_EXTENSIONS = (".tif", ".tiff")
+"""Extensions of pictures whose pages may be the slices of a volume."""
 SINGLE_FILE_EXTENSIONS = tuple(name for names in FORMAT_EXTENSIONS.values() for name in names.single)
 VOLUME_FILE_EXTENSIONS = tuple(name for names in FORMAT_EXTENSIONS.values() for name in names.extensions)
 DICOM_EXTENSIONS = (*DICOM_PICTURE_EXTENSIONS, *(f"{name}.gz" for name in DICOM_PICTURE_EXTENSIONS))

@@ -191,3 +191,26 @@ def test_masks_stay_with_their_objects_where_mosaics_have_regions(tmp_path):
             assert np.abs(np.array(around) - box).max() <= 1.5
             objects += 1
     assert objects > 4
+
+
+def test_every_way_gives_the_same_regions(folders):
+    tf = pytest.importorskip("tensorflow", reason="TensorFlow is not installed")
+    import jax
+
+    from halofeed.schemas.partition import Partition
+    from halofeed.trainer.mesh import make_mesh
+
+    options = {"batch_size": 8, "seed": 9, "augment": CHAINS["crops"]}
+    expected = [Loader(folders[0], **options).batch(step)["ignored_boxes"] for step in range(2)]
+    assert expected[0].any()
+    stream = Loader(folders[0], **options).dataset(repeat=True)
+    assert stream.element_spec["ignored_boxes"] == tf.TensorSpec(expected[0].shape, tf.float32)
+    for ours, element in zip(expected, stream.take(2).as_numpy_iterator(), strict=True):
+        np.testing.assert_array_equal(element["ignored_boxes"], ours)
+    partition = Partition(cores_per_replica=1, dims={"image": (1, 1, 1, 1)})
+    on_mesh = Loader(folders[0], **options).on_mesh(make_mesh(1), partition)
+    for ours, batch in zip(expected, on_mesh, strict=False):
+        assert isinstance(batch["ignored_boxes"], jax.Array)
+        np.testing.assert_array_equal(np.asarray(batch["ignored_boxes"]), ours)
+    record = Loader(folders[0], **options, training=False).records[0]
+    assert record["ignored_boxes"].shape == expected[0].shape[1:]

@@ -97,7 +97,6 @@ EXCEPTIONS: dict[str, str] = {
     **dict.fromkeys(
         (
             f"{UNKNOWN}: write what it says into a table with the columns filename,class for",
-            f"{UNKNOWN}: convert it with datum convert -i FOLDER -if datumaro -f coco -o",
             f"{UNKNOWN}: rename it to filename, and that of the classes to class; corners of",
             "prep/annotations/suggest_patterns.py: by name and content, none of its {}, such as {}, is the label of",
             "prep/layouts/coco.py: {} has classes of images, and {} has objects; name one of the two with",
@@ -130,7 +129,6 @@ EXCEPTIONS: dict[str, str] = {
             "prep/convert/loss_findings.py: convert the scans to files again, or scale each by itself with",
             "prep/convert/loss_findings.py: --boxes-crowd objects takes them as objects",
             "prep/convert/loss_findings.py: --boxes-difficult objects takes them without the flag",
-            "prep/convert/loss_findings.py: leave group_of out of --keep to store them without the flag",
             "prep/convert/loss_findings.py: and that --classes, --map-classes and --ignore-label leave classes",
             "prep/convert/loss_findings.py: a larger --depth, --height and --width, a --spacing-mm {}",
             "pipelines/commit.py: {}{}; {}. Nothing was committed. --on-loss warn commits the records as",

@@ -72,7 +72,7 @@ def write_mhd(path: Path, volume: NDArray[Any], affine: NDArray[np.float64]) -> 
 
 
 def write_nifti(path: Path, volume: NDArray[Any], affine: NDArray[np.float64]) -> None:
-    """Write a NIfTI of [depth, height, width]; the file has the axes in reverse order, as every reader of it expects."""
+    """Write a NIfTI of [depth, height, width]; the file has the axes in reverse order."""
     path.parent.mkdir(parents=True, exist_ok=True)
     nibabel.save(nibabel.Nifti1Image(volume.T, affine[:, [2, 1, 0, 3]]), path)
 
@@ -90,7 +90,7 @@ LUNA_COLUMNS = ("seriesuid", "coordX", "coordY", "coordZ", "diameter_mm")
 def draw_luna(
     root: Path, scans: int = 4, shape: Sequence[int] = (24, 40, 36), nodules: int = 2, oblique: bool = False
 ) -> dict[str, list[tuple[tuple[float, ...], float]]]:
-    """Draw scans in subset0, subset1, ..., the last one without a nodule; return (center in RAS mm, diameter) of each."""
+    """Draw scans in subset0, subset1, ..., the last one without a nodule; return (center in RAS mm, diameter)."""
     found: dict[str, list[tuple[tuple[float, ...], float]]] = {}
     rows = []
     for number in range(scans):
@@ -155,7 +155,9 @@ _LIDC = """<?xml version="1.0" encoding="UTF-8"?>
 """
 
 
-def lidc_document(series: str, sessions: Sequence[Sequence[Mapping[float, Sequence[tuple[int, int]]]]]) -> str:
+def lidc_document(
+    series: str, sessions: Sequence[Sequence[Mapping[float, Sequence[tuple[int, int]]]]]
+) -> str:
     """Return a document: for each reader the nodules, each {slice position: points (x, y) of its outline}."""
     written = []
     for reader in sessions:
@@ -164,15 +166,11 @@ def lidc_document(series: str, sessions: Sequence[Sequence[Mapping[float, Sequen
             rois = "".join(
                 f"<roi><imageZposition>{position}</imageZposition><imageSOP_UID>1.2</imageSOP_UID>"
                 "<inclusion>TRUE</inclusion>"
-                + "".join(
-                    f"<edgeMap><xCoord>{x}</xCoord><yCoord>{y}</yCoord></edgeMap>" for x, y in points
-                )
+                + "".join(f"<edgeMap><xCoord>{x}</xCoord><yCoord>{y}</yCoord></edgeMap>" for x, y in points)
                 + "</roi>"
                 for position, points in slices.items()
             )
-            nodules.append(
-                f"<unblindedReadNodule><noduleID>N{number}</noduleID>{rois}</unblindedReadNodule>"
-            )
+            nodules.append(f"<unblindedReadNodule><noduleID>N{number}</noduleID>{rois}</unblindedReadNodule>")
         marks = (
             "<nonNodule><nonNoduleID>X</nonNoduleID><imageZposition>1</imageZposition><locus><xCoord>3</xCoord>"
             "<yCoord>4</yCoord></locus></nonNodule>"
@@ -186,7 +184,12 @@ def outline(low: Sequence[int], high: Sequence[int]) -> list[tuple[int, int]]:
     top, left, bottom, right = low[0] - 1, low[1] - 1, high[0] + 1, high[1] + 1
     upper = [(x, top) for x in range(left, right + 1)]
     lower = [(x, bottom) for x in range(right, left - 1, -1)]
-    return [*upper, *((right, y) for y in range(top, bottom)), *lower, *((left, y) for y in range(bottom, top, -1))]
+    return [
+        *upper,
+        *((right, y) for y in range(top, bottom)),
+        *lower,
+        *((left, y) for y in range(bottom, top, -1)),
+    ]
 
 
 LIDC_AFFINE = np.array([[0, 0, -0.7, 60], [0, -0.7, 0, 55], [1.25, 0, 0, -300.5], [0, 0, 0, 1]])
@@ -198,7 +201,9 @@ def draw_lidc(root: Path, shape: Sequence[int] = (16, 40, 36)) -> None:
     volume = np.full(tuple(shape), -900.0)
     volume[4:8, 10:16, 12:20] = BRIGHT
     volume[10:12, 25:30, 5:9] = BRIGHT
-    write_volume(root / "LIDC-IDRI-0001" / "scan", volume, LIDC_AFFINE, series="1.7.1", patient="LIDC-IDRI-0001")
+    write_volume(
+        root / "LIDC-IDRI-0001" / "scan", volume, LIDC_AFFINE, series="1.7.1", patient="LIDC-IDRI-0001"
+    )
 
     def place(number: int) -> float:
         return -300.5 + 1.25 * number

@@ -27,9 +27,9 @@ class FrameFiles:
     """Source files, and the frame of an example as one more file, whose path is `SourceExample.source`."""
 
     def __init__(self, files: SourceFiles, example: SourceExample, options: FrameOptions) -> None:
-        assert example.frame is not None
+        assert example.video_frame is not None
         self._files, self._source, self._options = files, example.source, options
-        self._video, self._number = example.frame
+        self._video, self._number = example.video_frame
         self._held: bytes | None = None
         self.root, self.sizes, self.faults = files.root, files.sizes, files.faults
         self.refusal, self.files_in, self.has_folder = files.refusal, files.files_in, files.has_folder

@@ -155,7 +155,9 @@ def _expand(words: list[int], start: int, stop: int, *, wide: bool, depth: int) 
             entries, start = np.floor(steps + 0.5).astype(int).tolist(), start + 1
         elif kind == _INDIRECT and not depth:
             parts = 2 if wide else 4
-            offset = sum(word << (16 if wide else 8) * at for at, word in enumerate(words[start : start + parts]))
+            offset = sum(
+                word << (16 if wide else 8) * at for at, word in enumerate(words[start : start + parts])
+            )
             entries = _repeated(words, offset, length, wide=wide)
             start += parts
         else:

@@ -50,7 +50,7 @@ class ValueTable:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Window:
+class VoiWindow:
     """Window of values: `center` and `width`, and the function between its ends (PS3.3 C.11.2.1.2, C.11.2.1.3)."""
 
     center: float
@@ -65,7 +65,7 @@ class Window:
     def apply(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the fractions 0 to 1 of values of any shape.
 
-        >>> Window(center=2, width=5).apply(np.array([-1.0, 0, 1.5, 4])).tolist()
+        >>> VoiWindow(center=2, width=5).apply(np.array([-1.0, 0, 1.5, 4])).tolist()
         [0.0, 0.125, 0.5, 1.0]
         """
         if self.function == "SIGMOID":
@@ -97,7 +97,7 @@ class GrayPlan:
 
     table: ValueTable | None
     rescale: tuple[float, float] | None
-    view: ValueTable | Window | None
+    view: ValueTable | VoiWindow | None
     low: float
     high: float
     inverted: bool
@@ -133,7 +133,7 @@ class GrayPlan:
         return stored.astype(np.float64) * slope + intercept
 
     def _fractions(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
-        if isinstance(self.view, Window):
+        if isinstance(self.view, VoiWindow):
             return self.view.apply(values)
         if isinstance(self.view, ValueTable):
             return self.view.apply(values) / ((1 << self.view.bits) - 1)
@@ -198,15 +198,15 @@ def _modality_table(groups: Sequence[Elements], header: PictureHeader) -> ValueT
 
 def _views_of(
     groups: Sequence[Elements], header: PictureHeader, *, may_be_negative: bool
-) -> tuple[list[ValueTable | Window], int]:
+) -> tuple[list[ValueTable | VoiWindow], int]:
     """Return the VOI LUTs, then the windows of a frame; and the number of windows that are left out."""
     tables = next((found for elements in groups if (found := items(elements, headers.VOI_TABLES))), ())
     signed = header.stored.signed or may_be_negative
-    views: list[ValueTable | Window] = [
+    views: list[ValueTable | VoiWindow] = [
         _value_table(item, signed=signed) for item in tables if headers.TABLE_DATA in item
     ]
     function = _function_of(groups)
-    windows = [Window(center=at, width=width, function=function) for at, width in window_pairs(groups)]
+    windows = [VoiWindow(center=at, width=width, function=function) for at, width in window_pairs(groups)]
     valid = [window for window in windows if window.is_valid]
     return [*views, *valid], len(windows) - len(valid)
 
@@ -270,8 +270,11 @@ def table_entries(elements: Elements, tag: int, count: int) -> NDArray[np.uint16
 
 
 def _chosen_view(
-    choice: str | None, views: Sequence[ValueTable | Window], groups: Sequence[Elements], header: PictureHeader
-) -> ValueTable | Window | None:
+    choice: str | None,
+    views: Sequence[ValueTable | VoiWindow],
+    groups: Sequence[Elements],
+    header: PictureHeader,
+) -> ValueTable | VoiWindow | None:
     """Return the view that the user chose, or the first one.
 
     Raises:
@@ -287,23 +290,23 @@ def _chosen_view(
         return views[int(choice) - 1]
     if "/" in choice:
         center, _, width = choice.partition("/")
-        return Window(center=float(center), width=float(width), function="LINEAR_EXACT")
+        return VoiWindow(center=float(center), width=float(width), function="LINEAR_EXACT")
     return _named_view(choice, views, groups, header)
 
 
 def _named_view(
-    name: str, views: Sequence[ValueTable | Window], groups: Sequence[Elements], header: PictureHeader
-) -> ValueTable | Window:
+    name: str, views: Sequence[ValueTable | VoiWindow], groups: Sequence[Elements], header: PictureHeader
+) -> ValueTable | VoiWindow:
     texts = next(filter(None, (headers.text(elements, headers.WINDOW_NAMES) for elements in groups)), "")
     names = [text.strip().upper() for text in texts.split("\\")]
-    windows = [view for view in views if isinstance(view, Window)]
+    windows = [view for view in views if isinstance(view, VoiWindow)]
     if name.upper() in names and len(names) == len(windows):
         return windows[names.index(name.upper())]
     is_ct = headers.text(header.elements, headers.MODALITY) == "CT" and rescale_of(groups) is not None
     if name in WINDOWS and is_ct:
         window = WINDOWS[name]
         center, width = (window.low + window.high) / 2, window.high - window.low
-        return Window(center=center, width=width, function="LINEAR_EXACT")
+        return VoiWindow(center=center, width=width, function="LINEAR_EXACT")
     raise _no_view(f"--window {name}: the file names no such window", len(views))
 
 

@@ -385,7 +385,9 @@ def is_single_picture(head: bytes) -> bool | None:
     except SourceError:
         return False
     classes = {headers.text(elements, tag) for tag in (headers.SOP_CLASS, headers.MEDIA_SOP_CLASS)}
-    has_slices = headers.text(elements, headers.MODALITY) in SLICE_MODALITIES or bool(classes & VOLUME_CLASSES)
+    has_slices = headers.text(elements, headers.MODALITY) in SLICE_MODALITIES or bool(
+        classes & VOLUME_CLASSES
+    )
     # Reports and structure sets have no rows of pixels.
     return is_flat and not has_slices and headers.ROWS in elements
 

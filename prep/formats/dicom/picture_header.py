@@ -1,7 +1,7 @@
 """Header of a single DICOM picture: radiograph, mammogram, ultrasound, frame of an angiogram, secondary capture.
 
-`read_picture_header` is the entry point. The header keeps the elements that its values, its colors and its display need,
-and no name, date or identifier.
+`read_picture_header` is the entry point. The header keeps the elements that its values, its colors, its display and its
+patient's hash need.
 """
 
 from __future__ import annotations
@@ -24,14 +24,16 @@ from halofeed.prep.formats.dicom.sop_classes import MASK_KINDS, SLIDE_CLASS, STR
 from halofeed.system.errors import SourceError
 from halofeed.system.wording import plural
 
-MAX_FRAMES = 1 << 16
+MAX_PICTURE_FRAMES = 1 << 16
 """Limit on the frames of a picture; an angiogram has hundreds."""
 GRAY = ("MONOCHROME1", "MONOCHROME2")
 PALETTE = "PALETTE COLOR"
 SUBSAMPLED = "YBR_FULL_422"
-COLORS = ("RGB", "YBR_FULL", SUBSAMPLED, "YBR_ICT", "YBR_RCT")
+COLOR_INTERPRETATIONS = ("RGB", "YBR_FULL", SUBSAMPLED, "YBR_ICT", "YBR_RCT")
 """Photometric Interpretations of three samples per pixel (PS3.3 C.7.6.3.1.2) that are read."""
-_VIEW_WORDS = frozenset(("AP", "PA", "LL", "RL", "LLO", "RLO", "CC", "MLO", "ML", "LM", "XCCL", "XCCM", "AT", "SIO"))
+_VIEW_WORDS = frozenset(
+    ("AP", "PA", "LL", "RL", "LLO", "RLO", "CC", "MLO", "ML", "LM", "XCCL", "XCCM", "AT", "SIO")
+)
 _MAX_SPACING_MM = 1000.0
 
 
@@ -102,7 +104,7 @@ def read_picture_header(data: bytes, *, complete: bool = True) -> tuple[PictureH
     stored = pixel_format(elements, header.pixels)
     _check_samples(stored, color)
     frames = integer(elements, headers.FRAMES, 1)
-    if not 1 <= frames <= MAX_FRAMES:
+    if not 1 <= frames <= MAX_PICTURE_FRAMES:
         raise headers.damaged_file(plural(frames, "frame"))
     if color == SUBSAMPLED and header.pixels.length is not None:
         stored = _subsampled(stored, frames, header.pixels.length)
@@ -126,6 +128,15 @@ def size_of_head(head: bytes) -> tuple[int, int] | None:
         return read_picture_header(head, complete=False)[0].stored.size
     except (headers.HeaderContinuesError, SourceError):
         return None
+
+
+def patient_of_head(head: bytes) -> bytes:
+    """Return the patient's id from the first bytes of a file; b"" if they do not tell. Never write it anywhere."""
+    try:
+        elements = parse_dicom_header(head, False, PICTURE_VRS)[0].elements
+    except (headers.HeaderContinuesError, SourceError):
+        return b""
+    return headers.raw_value(elements, headers.PATIENT_ID).strip(b" \0")
 
 
 def other_kind(elements: Elements, *, has_pixels: bool) -> str | None:
@@ -152,10 +163,14 @@ def describe_other(kind: str) -> str:
 
 def _check_samples(stored: PixelFormat, color: str) -> None:
     """Refuse colors that are not read, and a number of samples that does not fit the color."""
-    expected = 1 if color in (*GRAY, PALETTE) else 3 if color in COLORS else 0
+    expected = 1 if color in (*GRAY, PALETTE) else 3 if color in COLOR_INTERPRETATIONS else 0
     if not expected:
         # A text that is no interpretation of the standard might identify someone.
-        raise SourceError("decode", "colors of the DICOM file are not supported", f"read are {', '.join(COLORS)}")
+        raise SourceError(
+            "decode",
+            "colors of the DICOM file are not supported",
+            f"read are {', '.join(COLOR_INTERPRETATIONS)}",
+        )
     if stored.samples != expected:
         raise headers.damaged_file(f"{plural(stored.samples, 'sample')} per pixel of {color}")
 
@@ -190,7 +205,9 @@ def picture_attributes(elements: Elements) -> tuple[tuple[str, str], ...]:
 
     A value that is none of the standard's is left out, because it might identify someone.
     """
-    laterality = headers.text(elements, headers.IMAGE_LATERALITY) or headers.text(elements, headers.LATERALITY)
+    laterality = headers.text(elements, headers.IMAGE_LATERALITY) or headers.text(
+        elements, headers.LATERALITY
+    )
     view = headers.text(elements, headers.VIEW_POSITION).upper()
     found = {
         "laterality": laterality if laterality in ("L", "R", "B", "U") else "",

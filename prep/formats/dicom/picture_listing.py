@@ -24,7 +24,7 @@ from halofeed.prep.sources.example import SourceExample
 from halofeed.prep.sources.file_names import extension_of, is_dicom_name
 from halofeed.prep.sources.files import SourceFiles
 from halofeed.prep.sources.members import parse_member
-from halofeed.system.errors import SourceError, UsageError
+from halofeed.system.errors import Problem, SourceError, UsageError
 
 _AT_ONCE, _THREADS = 1024, 16
 _SQUARE = 0.01
@@ -37,7 +37,7 @@ NO_PATIENT_ID = (
 
 @dataclass(frozen=True, kw_only=True)
 class PictureListing:
-    """How the headers of DICOM pictures are read for a listing.
+    """Reading of the headers of DICOM pictures for a listing.
 
     Args:
         files: files of the images.
@@ -96,6 +96,8 @@ class PictureListing:
             group=reference.group or self.policy.key(headers.raw_value(elements, headers.PATIENT_ID)),
             gsd_m=reference.gsd_m or (size_m[0] if size_m is not None and is_square else None),
             attributes=(*reference.attributes, *picture_attributes(elements)),
+            frames=len(header.frames) if len(header.frames) > 1 else None,
+            problem=_frame_problem(reference, len(header.frames)),
         )
 
     def _header(self, path: str) -> PictureHeader:
@@ -112,3 +114,11 @@ def _may_be_dicom(reference: SourceExample) -> bool:
         return False
     source = reference.source
     return is_dicom_name(source) or (not extension_of(source) and parse_member(source) is None)
+
+
+def _frame_problem(reference: SourceExample, frames: int) -> Problem | None:
+    """Return the problem of objects or masks of a file of several frames, any of which may be meant."""
+    if frames == 1 or not (reference.boxes or reference.is_labelled):
+        return reference.problem
+    detail = f"{frames} frames; save the annotated frame as a file of its own"
+    return "annotation", "objects or masks of a file of several frames", detail

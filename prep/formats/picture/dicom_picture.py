@@ -106,5 +106,3 @@ def _plan_notes(plan: GrayPlan, options: ReadOptions) -> Iterator[str]:
         yield SEVERAL_VIEWS
     if plan.ignored_windows:
         yield IGNORED_WINDOWS
-
-

@@ -272,7 +272,8 @@ MORE_BANDS = (
     "channels"
 )
 BURNED_IN_TEXT = (
-    "DICOM files state that text is burned into the pixels (Burned In Annotation), which may name the patient; it is kept"
+    "DICOM files state that text is burned into the pixels (Burned In Annotation), which may name the patient; it is "
+    "kept"
 )
 OVERLAYS_LEFT_OUT = "DICOM files have overlays, such as marks and texts, which are left out"
 SEVERAL_VIEWS = "DICOM files have several windows or VOI LUTs, of which the first was applied; --window 2 takes the second"

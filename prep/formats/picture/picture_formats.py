@@ -37,7 +37,6 @@ from halofeed.prep.voxels.encoded_image import PNG_SIGNATURE, START_OF_IMAGE
 from halofeed.system.errors import SourceError
 
 
-
 def _open_dicom(data: bytes) -> OpenedImage:
     from halofeed.prep.formats.picture.dicom_picture import open_dicom  # takes 0.5 s
 
@@ -149,15 +148,6 @@ def open_picture(data: bytes, options: ReadOptions, frame: int = 0) -> OpenedIma
     """
     opened = FORMATS[sniff(data)][1](data)
     return opened if opened.opened_for is None else opened.opened_for(options, frame)
-
-
-def frames_of(data: bytes) -> int:
-    """Return the number of frames of a file that are pictures of their own: those of DICOM; 1 for other formats.
-
-    Raises:
-        SourceError: the header of a DICOM file is damaged.
-    """
-    return FORMATS["dicom"][1](data).frames if is_dicom(data) else 1
 
 
 def open_header(data: bytes) -> OpenedImage | None:

@@ -112,6 +112,20 @@ def test_lanes_and_areas_beside_boxes_are_left_out_with_a_note(tmp_path):
     assert outcomes(chosen["images/c.jpg"]) == [("area/drivable", 2, 3, 12, 9)]
 
 
+def test_what_files_of_single_pictures_have_in_common_decides_for_each(tmp_path):
+    area = label("area/drivable", poly2d=[[*point, "L"] for point in SQUARE])
+    whole = label(box2d={"x1": 1, "y1": 2, "x2": 3, "y2": 4})
+    objects = {"a": [area], "b": [whole, area], "c": [label(box2d=BOX)]}
+    files = {
+        name: {"name": name, "frames": [{"timestamp": 1, "objects": one}]} for name, one in objects.items()
+    }
+    write_files(tmp_path, {f"{name}.json": json.dumps(one) for name, one in files.items()})
+    draw(tmp_path, "a.jpg", "b.jpg", "c.jpg")
+    found = by_source("bdd100k", tmp_path)
+    assert [outcomes(one) for one in found.values()] == [[], [("car", 1, 2, 3, 4)], [("car", 2.5, 3, 9, 8)]]
+    assert [len(one.notes) for one in found.values()] == [1, 1, 0]
+
+
 def test_flags_groups_sizes_and_classes_are_those_of_the_file(tmp_path):
     flags = (
         {"occluded": True, "truncated": False},

@@ -288,6 +288,7 @@ def test_labels_of_kitti_belong_to_the_images_of_their_folder_and_dont_care_is_n
     (one, other) = list_references("kitti", tmp_path)
     assert told(one) == [("Car", 1, 2, 9, 8), ("Van", 1, 2, 9, 8)] and one.split == "training" and one.notes
     assert [(box.occluded, box.truncated) for box in one.boxes] == [(False, False), (True, True)]
+    assert one.ignored_regions == ((2, 1, 8, 9),)
     assert (other.source, told(other)) == ("training/image_3/1.png", "image has no annotation")
 
 

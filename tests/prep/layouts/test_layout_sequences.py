@@ -319,7 +319,7 @@ def test_frames_of_a_video_take_a_stride_are_one_group_and_become_tiles(tmp_path
     write_video(tmp_path / "in" / "clip.mp4", pictures(20))
     write_files(tmp_path / "in", {"a.xml": cvat(box(0, 5, 10, 25, 30) + box(19, 24, 10, 44, 30))})
     found = read("cvat", tmp_path / "in", frame_stride=5)
-    assert [one.frame for one in found.values() if not one.problem] == [
+    assert [one.video_frame for one in found.values() if not one.problem] == [
         ("clip.mp4", at) for at in (0, 5, 10, 15)
     ]
     assert {one.group for one in found.values()} == {"a.xml"}
@@ -347,7 +347,7 @@ def test_images_of_a_video_task_are_its_frames_too(tmp_path):
     text = cvat("", stop=7).replace('<track label="hat"></track>', images)
     write_files(tmp_path / "in", {"a.xml": text.replace("<box ", '<box label="hat" ')})
     found = read("cvat", tmp_path / "in")
-    assert [one.frame for one in found.values()] == [("clip.mp4", 2), ("clip.mp4", 7)]
+    assert [one.video_frame for one in found.values()] == [("clip.mp4", 2), ("clip.mp4", 7)]
     assert {one.group for one in found.values()} == {"a.xml"}
 
 
