@@ -28,7 +28,7 @@ from halofeed.prep.annotations.picture_classes import gives_classes, settle_clas
 from halofeed.prep.annotations.resolve_boxes import resolve_boxes
 from halofeed.prep.annotations.suggest_layout import layout_hint
 from halofeed.prep.annotations.written_boxes import check_ignored_columns, declared_size, usable_boxes
-from halofeed.prep.sources.example import Box, SourceExample
+from halofeed.prep.sources.example import Box, SourceExample, frame_key
 from halofeed.prep.sources.file_names import is_image_name
 from halofeed.prep.sources.files import SourceFiles
 from halofeed.system.errors import AnnotationsError, SourceError
@@ -334,7 +334,7 @@ def _frame_example(file: str, picture: FilePicture, video: str, options: LayoutO
     split = picture.split or splits_by_folders([video])[0]
     source = f"{video}//frame_{number:06d}.bmp"
     example = _example(file, picture, source, split, picture.notes, options)
-    return replace(example, video_frame=(video, number))
+    return replace(example, key=frame_key(video, number), video_frame=(video, number))
 
 
 def _rejected(file: str, picture: FilePicture, error: SourceError) -> SourceExample:
