@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import base64
+import csv
 import importlib.util
 import io
 import json
@@ -55,6 +56,7 @@ class Case:
         form: datumaro's name of the format, or the arguments of another reader.
         below: folder of this case that the other program reads.
         points: whether to compare labeled keypoints instead of boxes.
+        in_volumes: whether boxes are in volumes: xmin, ymin, zmin, xmax, ymax, zmax in voxels of the file.
         patterns: options of a conversion of label images, to compare them instead of boxes.
         file: annotation file for halofeed, if it cannot be left out.
         mend: key of `MENDED`.
@@ -66,6 +68,7 @@ class Case:
     form: Any
     below: str = ""
     points: bool = False
+    in_volumes: bool = False
     patterns: tuple[str, ...] = ()
     file: str | None = None
     mend: str = ""
@@ -313,6 +316,68 @@ def read_with_cityscapes(folder: str) -> Objects:
             if not one.deleted and name is not None and name2label[name].hasInstances:
                 x, y = zip(*one.polygon, strict=True)
                 objects.append([name, min(x), min(y), max(x), max(y)])
+def scan_name(path: str) -> str:
+    """Return the name of a scan without folder, extension and channel."""
+    name = Path(path).name
+    return name.removesuffix(".mhd").removesuffix(".nii.gz").removesuffix("_0000")
+
+
+def read_volumes_with_halofeed(case: Case) -> Objects:
+    """Return the objects of a data set of volumes: a conversion, exported as a table in voxels of the sources."""
+    with tempfile.TemporaryDirectory() as out:
+        shape = [word for side in ("depth", "height", "width") for word in (f"--{side}", 64)]
+        run_halofeed(
+            *(
+                "convert",
+                "--source",
+                case.folder,
+                "--layout",
+                case.layout,
+                "--out",
+                out,
+                "--name",
+                "set",
+                *shape,
+            )
+        )
+        run_halofeed("export", f"{out}/set/1.0.0", "--to", "scan-boxes", "--out", f"{out}/table")
+        rows = list(csv.DictReader(Path(out, "table", "boxes.csv").read_text().splitlines()))
+    found: Objects = {}
+    for row in rows:
+        objects = found.setdefault(scan_name(row["filename"]), [])
+        if row["class"]:
+            sides = (f"{axis}{end}" for end in ("min", "max") for axis in "xyz")
+            objects.append([row["class"], *(float(row[side]) for side in sides)])
+    return found
+
+
+def read_with_simpleitk(form: Mapping[str, str], folder: str) -> Objects:
+    """Return the objects of volumes: spheres of a table in millimeters, or boxes of numbered objects."""
+    import SimpleITK
+
+    found: Objects = {}
+    if table := form.get("table"):
+        scans = {scan_name(str(path)): path for path in Path(folder).rglob("*.mhd")}
+        found = {name: [] for name in scans}
+        for row in csv.DictReader(Path(folder, table).read_text().splitlines()):
+            if row["seriesuid"] not in scans:
+                continue
+            image = SimpleITK.ReadImage(str(scans[row["seriesuid"]]))
+            place = [float(row[f"coord{axis}"]) for axis in "XYZ"]
+            # ITK counts from the center of the first voxel.
+            center = np.array(image.TransformPhysicalPointToContinuousIndex(place)) + 0.5
+            reach = float(row["diameter_mm"]) / 2 / np.array(image.GetSpacing())
+            found[row["seriesuid"]].append(["nodule", *(center - reach), *(center + reach)])
+        return found
+    names = json.loads(Path(folder, "dataset.json").read_text())["labels"]
+    for path in Path(folder, "labelsTr").glob("*.nii.gz"):
+        statistics = SimpleITK.LabelShapeStatisticsImageFilter()
+        statistics.Execute(SimpleITK.ReadImage(str(path)))
+        classes = json.loads(Path(str(path).replace(".nii.gz", ".json")).read_text())["instances"]
+        objects = found.setdefault(scan_name(str(path)), [])
+        for number in statistics.GetLabels():
+            start, size = np.split(np.array(statistics.GetBoundingBox(number)), 2)
+            objects.append([names[str(classes[str(number)])], *map(float, start), *map(float, start + size)])
     return found
 
 
@@ -321,6 +386,8 @@ def read_with_halofeed(case: Case) -> Objects:
     from halofeed.prep.layouts import LayoutOptions, find_layout
     from halofeed.prep.sources.files import LocalFiles
 
+    if case.in_volumes:
+        return read_volumes_with_halofeed(case)
     if case.patterns:
         return read_labels_with_halofeed(case)
     files, found = LocalFiles(case.folder), {}
@@ -581,6 +648,18 @@ def _open_images(folder: Path) -> Path:
     return folder
 
 
+def volumes(work: Path) -> Iterator[tuple[str, Case]]:
+    """Draw sets with boxes in volumes, and yield a case for each."""
+    from tests.support.scan_box_sets import draw_luna, draw_nndetection
+
+    itk: Mapping[str, Any] = {"reader": "SimpleITK", "in_volumes": True}
+    for name, oblique in (("LUNA16", False), ("LUNA16, oblique scans", True)):
+        draw_luna(folder := work / f"luna {oblique}", oblique=oblique)
+        yield name, Case(folder=folder, layout="luna16", form={"table": "annotations.csv"}, **itk)
+    draw_nndetection(folder := work / "nndetection")
+    yield "nnDetection", Case(folder=folder, layout="nndetection", form={}, **itk)
+
+
 def drawn(work: Path) -> Iterator[tuple[str, Case]]:
     """Draw a case for each format whose reader is a program of its own, and yield it."""
     car, sides = {"label": "car"}, ("x", "y", "width", "height")
@@ -839,6 +918,7 @@ READERS: dict[str, Callable[[Case], Objects]] = {
     "label_studio_sdk": lambda case: read_with_label_studio(case.form, str(case.folder)),
     "supervisely": lambda case: read_with_supervisely(case.form, str(case.folder)),
     "labelme": lambda case: read_with_labelme(case.form, str(case.folder)),
+    "SimpleITK": lambda case: read_with_simpleitk(case.form, str(case.folder)),
     "ultralytics": lambda case: read_with_ultralytics(case.form, str(case.folder)),
 }
 
@@ -878,6 +958,11 @@ def main() -> int:
         own = (stated(Path(work)), street_scenes(Path(work)))
         sources = (inputs(parsed.data, Path(work)), drawn(Path(work)), *own, exports(parsed.data, Path(work)))
         for name, case in chain(*sources[: -1 if parsed.only else None]):
+        sources = (
+            *(inputs(parsed.data, Path(work)), drawn(Path(work)), volumes(Path(work))),
+            exports(parsed.data, Path(work)),
+        )
+        for name, case in chain(*sources[: 3 if parsed.only else 4]):
             if parsed.only not in name:
                 continue
             if (python := python_with(case.reader, parsed.python)) is None:
