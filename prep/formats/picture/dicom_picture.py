@@ -7,8 +7,10 @@ MONOCHROME1. Colors become red, green and blue. Each frame of a file is a pictur
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from halofeed.prep.formats.dicom import headers
 from halofeed.prep.formats.dicom.color_pixels import read_colors
@@ -20,6 +22,7 @@ from halofeed.prep.formats.picture.image import (
     BURNED_IN_TEXT,
     IGNORED_WINDOWS,
     INVERTED,
+    NARROW_VALUES,
     OVERLAYS_LEFT_OUT,
     PADDING_IN_BLACK,
     SEVERAL_VIEWS,
@@ -31,6 +34,8 @@ from halofeed.prep.formats.picture.image import (
 )
 
 BIT_DEPTHS = (1, *SLICE_BIT_DEPTHS)
+_NARROW = 1 << 14
+"""Levels of 65536 below which a range of values is narrow."""
 _DECODING_BYTES = 24
 """Bytes per pixel while a frame is decoded and converted: words, values and the places in a table, for each sample."""
 
@@ -87,7 +92,7 @@ def _load(header: PictureHeader, body: bytes, options: ReadOptions, frame: int) 
         notes += (PADDING_IN_BLACK,)
     return Raster(
         pixels=np.ascontiguousarray(levels[..., None]),
-        notes=(*notes, *_plan_notes(plan, options)),
+        notes=(*notes, *_plan_notes(plan, options), *_value_notes(levels[~padding], plan, options)),
         fills_depth=plan.fills_depth,
     )
 
@@ -97,6 +102,14 @@ def _header_notes(header: PictureHeader) -> Iterator[str]:
         yield BURNED_IN_TEXT
     if any(tag in header.elements for tag in headers.OVERLAY_ROWS):
         yield OVERLAYS_LEFT_OUT
+
+
+def _value_notes(levels: NDArray[Any], plan: GrayPlan, options: ReadOptions) -> Iterator[str]:
+    """Yield the note on a picture whose values would become few of 256 levels."""
+    if plan.view is not None or plan.is_plain or not plan.fills_depth or options.dtype != "uint8":
+        return
+    if levels.size and 0 < int(levels.max()) - int(levels.min()) < _NARROW:
+        yield NARROW_VALUES
 
 
 def _plan_notes(plan: GrayPlan, options: ReadOptions) -> Iterator[str]:
