@@ -55,7 +55,7 @@ def images_of(files: ListedFiles) -> Iterable[str]:
 
 def _sampled(paths: Iterable[str]) -> list[str]:
     """Return the first two and the last file with an extension of DICOM, and some without an extension."""
-    named, unnamed = [], []
+    named, unnamed = list[str](), list[str]()
     for path in paths:
         if is_dicom_name(path):
             named.append(path)
