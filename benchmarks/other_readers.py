@@ -316,6 +316,8 @@ def read_with_cityscapes(folder: str) -> Objects:
             if not one.deleted and name is not None and name2label[name].hasInstances:
                 x, y = zip(*one.polygon, strict=True)
                 objects.append([name, min(x), min(y), max(x), max(y)])
+
+
 def scan_name(path: str) -> str:
     """Return the name of a scan without folder, extension and channel."""
     name = Path(path).name
@@ -955,14 +957,15 @@ def main() -> int:
         return 0
     failed = False
     with tempfile.TemporaryDirectory() as work:
-        own = (stated(Path(work)), street_scenes(Path(work)))
-        sources = (inputs(parsed.data, Path(work)), drawn(Path(work)), *own, exports(parsed.data, Path(work)))
-        for name, case in chain(*sources[: -1 if parsed.only else None]):
-        sources = (
-            *(inputs(parsed.data, Path(work)), drawn(Path(work)), volumes(Path(work))),
-            exports(parsed.data, Path(work)),
+        folder = Path(work)
+        given = (
+            inputs(parsed.data, folder),
+            drawn(folder),
+            stated(folder),
+            street_scenes(folder),
+            volumes(folder),
         )
-        for name, case in chain(*sources[: 3 if parsed.only else 4]):
+        for name, case in chain(*given, *(() if parsed.only else (exports(parsed.data, folder),))):
             if parsed.only not in name:
                 continue
             if (python := python_with(case.reader, parsed.python)) is None:
