@@ -33,6 +33,7 @@ LIBRARIES = {
     "torch_dataloader": "torch",
     "torchvision_detection": "torchvision",
     "monai_unet": "monai",
+    "nnunet_trainer": "nnunetv2",
     "ultralytics_trainer": "ultralytics",
 }
 
