@@ -38,6 +38,7 @@ _MODULES = {
     **dict.fromkeys(("Loader", "Mixture", "join_id", *_AUGMENTATIONS), "halofeed.loader"),
     **dict.fromkeys(("constrain", "make_mesh"), "halofeed.trainer.mesh"),
     "ConversionSummary": "halofeed.pipelines.run_counts",
+    "keras_batches": "halofeed.loader.forms.keras_form",
     "keras_datasets": "halofeed.keras_data",
     "Partition": "halofeed.schemas.partition",
 }
