@@ -27,6 +27,7 @@ from halofeed.loader import SsdRandomCrop as SsdRandomCrop
 from halofeed.loader import boxes_to_mm as boxes_to_mm
 from halofeed.loader import boxes_to_source as boxes_to_source
 from halofeed.loader import join_id as join_id
+from halofeed.loader.forms.keras_form import keras_batches as keras_batches
 from halofeed.pipelines.run_counts import ConversionSummary as ConversionSummary
 from halofeed.schemas.partition import Partition as Partition
 from halofeed.trainer.mesh import constrain as constrain
