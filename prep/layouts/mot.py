@@ -45,7 +45,7 @@ _DIGITS = 6
 _MAX_BYTES = 1 << 20
 _MAX_SHARE_BELOW_ONE = 0.01
 """Share of boxes at 0 above which pixels count from 0 (an estimate, as for VOC)."""
-_IGNORED = "boxes of confidence 0 and of classes 7, 8 and 12 are ignored regions: training and evaluation leave them out"
+_IGNORED = "boxes of confidence 0 and of classes 7, 8 and 12 are ignored regions, left out of training and evaluation"
 _FROM_ZERO = "boxes count from 0, as {}; MOT counts pixels from 1; --box-origin 1 shifts them"
 _UNREAD = "numbers of tracks are not read"
 
