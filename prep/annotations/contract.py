@@ -71,6 +71,8 @@ class LayoutOptions:
     box_units: str = "auto"
     box_form: str = "auto"
     ignore_columns: tuple[str, ...] = ()
+    column: tuple[str, ...] = ()
+    class_marks: tuple[str, ...] = ()
     annotation_grid: str = "auto"
     image_sets: tuple[str, ...] = ()
     voc_images: str = "auto"

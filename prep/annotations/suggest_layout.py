@@ -13,6 +13,7 @@ from functools import partial
 from itertools import islice
 from posixpath import basename, splitext
 
+from halofeed.prep.annotations.columns import FILE_NAMES, LABEL_NAMES, normalize_name
 from halofeed.prep.annotations.contract import is_split_name
 from halofeed.prep.annotations.layout_hints import (
     HEAD_BYTES,
@@ -154,6 +155,8 @@ _CONTAINERS = {
     "tfrecord": ("a TFRecord file", "tfrecord"),
 }
 """Description of each kind of container file, and the layout that reads it."""
+_MARKS_OF_CLASSES = frozenset(("", "0", "0.0", "1", "1.0", "-1", "-1.0", "true", "false"))
+"""Cells of columns that are a class each, see `class_marks`."""
 _IMAGE_FOLDER = re.compile(r"((?:JPEG)?images?|imgs?)(tr|ts)?", re.IGNORECASE)
 
 
@@ -387,7 +390,7 @@ class _TableHead:
         if not lines:
             return None
         columns = [cell.strip().strip('"').lower() for cell in lines[0].split(",")]
-        second = [cell.strip() for line in lines[1:] for cell in line.split(",")]
+        second = [cell.strip().lower() for line in lines[1:] for cell in line.split(",")]
         return cls(line=lines[0], columns=columns, second=second)
 
     @property
@@ -401,8 +404,14 @@ class _TableHead:
     def is_one_hot(self) -> bool:
         """Return whether columns of 0 and 1 follow the file's name, as in the files of Roboflow."""
         marks = self.second[1:]
-        is_beside_name = self.columns[0] == "filename" and len(marks) == len(self.columns) - 1 > 0
-        return is_beside_name and set(marks) <= {"0", "1"} and "class" not in self.columns
+        titles = {normalize_name(column) for column in self.columns}
+        is_beside_name = (
+            normalize_name(self.columns[0]) in FILE_NAMES and len(marks) == len(self.columns) - 1 > 1
+        )
+        # Nothing alone may be a column of masks, and one mark decides nothing about a table with a class.
+        return (
+            is_beside_name and _MARKS_OF_CLASSES.issuperset(marks) and any(marks) and not titles & LABEL_NAMES
+        )
 
     @property
     def lacks_classes(self) -> bool:

@@ -193,8 +193,8 @@ def _column_rules(options: LayoutOptions) -> ColumnRules:
         expected=f"{','.join(_IMAGE_COLUMNS)} with one image per row, or also {','.join(CORNERS)} with one box per "
         "row; image,label need --task segmentation, or --task classification where labels are classes",
         spellings={**SPELLINGS, "filename": (*SPELLINGS["filename"], ("image",))},
-        read=lambda name, header: read_columns(
-            name, header, options.wants_boxes, options.box_form, options.ignore_columns
+        read=lambda name, header, stated: read_columns(
+            name, header, options.wants_boxes, options.box_form, options.ignore_columns, stated
         ),
         options=options,
     )
