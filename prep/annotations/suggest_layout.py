@@ -102,7 +102,7 @@ _FOREIGN_FILES = tuple(
         (
             "a picture of a format that is not read",
             _CONVERT,
-            r".*\.(heic|heif|avif|jxl|jp2|j2k|svg|psd|xcf|tga|exr|hdr|ico|eps)",
+            r".*\.(jp2|j2k|svg|psd|xcf|tga|exr|hdr|ico|eps)",
         ),
         ("a raw picture of a camera", _CONVERT, r".*\.(cr[23w]|nef|nrw|arw|srf|dng|raf|orf|rw2|pef|raw)"),
         (
