@@ -24,6 +24,7 @@ EXTRAS = (
         "convert,gcp",
         "convert,large",
         "convert,pictures",
+        "convert,array-record",
         "convert,heic",
         "tf",
         "train",

@@ -181,9 +181,14 @@ def parquet_rows(files: SourceFiles, name: str, options: LayoutOptions) -> Itera
         raise unreadable_parquet(name, error) from error
 
 
-def parquet_class_names(files: SourceFiles, name: str) -> tuple[str, ...]:
-    """Return the names of the one feature ClassLabel of a Parquet file in their order; () for none or several."""
-    found = set(_class_names(_features(open_parquet(files, name))))
+def parquet_class_names(files: SourceFiles, name: str, column: str | None = None) -> tuple[str, ...]:
+    """Return the names of the one feature ClassLabel of a Parquet file in their order; () for none or several.
+
+    Args:
+        column: column of which the names are; None for any.
+    """
+    features = _features(open_parquet(files, name))
+    found = set(_class_names(features if column is None else features.get(column)))
     return next(iter(found)) if len(found) == 1 else ()
 
 

@@ -96,9 +96,10 @@ def no_such_column(name: str, meaning: str, column: str, known: Collection[str])
     named = [one for one in known if one]
     more = ", ..." if len(named) > _MAX_FOUND else ""
     found = ", ".join(named[:_MAX_FOUND]) + more or "none"
-    return AnnotationsError(
-        f"{name}: --column {meaning}={column}: no such column; {did_you_mean(column, named)}found {found}"
-    )
+    # A part of a name is less like it than the spelling check asks for.
+    longer = next((one for one in named if column.casefold() in one.casefold()), None)
+    near = f"did you mean {longer}? " if longer else did_you_mean(column, named)
+    return AnnotationsError(f"{name}: --column {meaning}={column}: no such column; {near}found {found}")
 
 
 def single_columns(stated: Stated, without: Collection[str] = ()) -> dict[str, str]:

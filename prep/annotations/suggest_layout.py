@@ -153,6 +153,7 @@ _CONTAINERS = {
     "tar": ("a tar file, as WebDataset has them", "webdataset"),
     "parquet": ("a Parquet file, as Hugging Face publishes pictures", "jsonl"),
     "tfrecord": ("a TFRecord file", "tfrecord"),
+    "array_record": ("an ArrayRecord file, as TFDS and Grain write them", "tfrecord"),
 }
 """Description of each kind of container file, and the layout that reads it."""
 _MARKS_OF_CLASSES = frozenset(("", "0", "0.0", "1", "1.0", "-1", "-1.0", "true", "false"))

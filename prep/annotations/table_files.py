@@ -18,8 +18,8 @@ _EXTENSIONS: dict[str, tuple[str, ...]] = {
     "webdataset": (),
 }
 """Ends of the names of each form, the most usual first."""
-_CONTAINER_FORMS = {"jsonl": "parquet", "tfrecord": "tfrecord", "webdataset": "tar"}
-"""Kind of the container files that a form reads, in any folder."""
+_CONTAINER_FORMS = {"jsonl": ("parquet",), "tfrecord": ("tfrecord", "array_record"), "webdataset": ("tar",)}
+"""Kinds of the container files that a form reads, in any folder, the most usual first."""
 
 
 def table_files(annotations: SourceFiles, annotation_file: str | None, form: str) -> list[str]:
@@ -72,7 +72,7 @@ def _no_table_error(annotations: SourceFiles, form: str, below: Sequence[str]) -
     # Containers are found in any folder, so that "straight in it" does not matter.
     if not extensions:
         return AnnotationsError(
-            f"{annotations.root}: no .{_CONTAINER_FORMS[form]} file lies below it; name the folder of such files"
+            f"{annotations.root}: no .{_CONTAINER_FORMS[form][0]} file lies below it; name the folder of such files"
             + layout_hint(annotations, form)
         )
     there = f" ({', '.join(below[:3])}{', ...' if len(below) > 3 else ''} lie below it)" if below else ""
@@ -85,7 +85,7 @@ def _no_table_error(annotations: SourceFiles, form: str, below: Sequence[str]) -
 def container_files(form: str, annotations: SourceFiles, annotation_file: str | None = None) -> list[str]:
     """Return the container files of a form in any folder, or the named file if it is one."""
     paths = annotations.sizes() if annotation_file is None else [annotation_file]
-    return [path for path in paths if container_kind(path) == _CONTAINER_FORMS.get(form)]
+    return [path for path in paths if container_kind(path) in _CONTAINER_FORMS.get(form, ())]
 
 
 def is_container(table: str) -> bool:

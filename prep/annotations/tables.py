@@ -54,7 +54,12 @@ RowFault = tuple[str, str]
 """Reason and detail of a row that cannot be used."""
 _Entry = tuple[int, Mapping[str, object], RowFault | None]
 """Number of the line, values by column, and fault of a row."""
-_CONTAINER_ROWS = {"parquet": parquet_rows, "tar": webdataset_rows, "tfrecord": tfrecord_rows}
+_CONTAINER_ROWS = {
+    "parquet": parquet_rows,
+    "tar": webdataset_rows,
+    "tfrecord": tfrecord_rows,
+    "array_record": tfrecord_rows,
+}
 """Reader of each kind of container file; its rows become the lines of a JSONL table."""
 
 
@@ -185,7 +190,8 @@ class ColumnRules:
         """Return the columns of each meaning that the user names, as far as the columns of a table have them."""
         found = parse_columns(self.options.column)
         # The reader of TFRecord files finds the features that the user names, and calls them by their usual names.
-        of_features = ("image", "label") if container_kind(name) == "tfrecord" else ()
+        has_features = container_kind(name) in ("tfrecord", "array_record")
+        of_features = ("image", "label") if has_features else ()
         return {meaning: columns for meaning, columns in found.items() if meaning not in of_features}
 
 

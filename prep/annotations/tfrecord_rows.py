@@ -1,4 +1,4 @@
-"""Rows of TFRecord files whose tf.train.Examples hold encoded pictures.
+"""Rows of TFRecord and ArrayRecord files whose tf.train.Examples hold encoded pictures.
 
 Two schemas are read: the one of the TF Object Detection API, which TF-slim's classification records share, and those of
 TFDS, whose features.json beside the records names the features.
@@ -35,6 +35,7 @@ from halofeed.prep.annotations.stated_columns import (
     parse_columns,
     single_columns,
 )
+from halofeed.prep.sources.array_records import is_array_record, iterate_records
 from halofeed.prep.sources.containers import ContainerReader, describe_member, open_container
 from halofeed.prep.sources.files import SourceFiles
 from halofeed.schemas import keys
@@ -121,36 +122,77 @@ class _RecordSchema:
 
 
 def tfrecord_rows(files: SourceFiles, name: str, options: LayoutOptions) -> Iterator[ContainerRow]:
-    """Yield a row for each record of a TFRecord file, after both of its checksums were verified.
+    """Yield a row for each record of an ArrayRecord file, or of a TFRecord file after both checksums were verified.
 
     Raises:
         AnnotationsError: a record is damaged or cut off; its message has the offset. Or the records have another
             schema, or halofeed wrote them.
     """
     schema, split = None, _split_of(files, name)
-    for number, (offset, data) in enumerate(_records(files, name)):
+    for number, record in enumerate(_records(files, name)):
         try:
-            features = decode_example(data)
+            features = decode_example(record.data)
         except CorruptFileError as error:
-            raise AnnotationsError(f"{name}: record at byte {offset:,}: {error}; {_EXPECTED}") from error
+            raise AnnotationsError(f"{name}: {record.place}: {error}; {_EXPECTED}") from error
         # All records of a file have one schema; optional features may be absent from some.
         if schema is None:
             schema = _schema_of(files, name, features, options)
-        row = _row(name, number, (offset + HEADER_BYTES, data), features, schema, options)
+        row = _row(name, number, record, features, schema, options)
         yield row if split is None else {"split": split, **row}
 
 
-def tfrecord_class_names(files: SourceFiles, name: str) -> tuple[str, ...]:
-    """Return the names of the classes that files beside the records give, in their order; () without such files."""
+def tfrecord_class_names(
+    files: SourceFiles, name: str, options: LayoutOptions | None = None
+) -> tuple[str, ...]:
+    """Return the names of the classes that files beside the records give, in their order; () without such files.
+
+    The options may name the feature of the classes.
+    """
     described = _beside(files, name, FEATURES)
     if files.size(described) is not None:
-        return _tfds_schema(files, name, LayoutOptions()).class_names()
-    names = _label_map(files, name)
+        schema = _tfds_schema(files, name, options or LayoutOptions())
+        named = schema.label or schema.object_label
+        return schema.class_names() if options is None or named is None else _in_order(named.names)
+    return _in_order(_label_map(files, name))
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Record:
+    """One record.
+
+    Args:
+        data: its bytes.
+        start: offset of its data in the file, or its number in an ArrayRecord file.
+        is_numbered: whether `start` is a number.
+    """
+
+    data: bytes
+    start: int
+    is_numbered: bool = False
+
+    @property
+    def place(self) -> str:
+        return (
+            f"record {self.start:,}" if self.is_numbered else f"record at byte {self.start - HEADER_BYTES:,}"
+        )
+
+    def member(self, name: str, stem: str, value: memoryview | bytes) -> str:
+        """Return the path of the picture that a value of this record is."""
+        base, first = (np.frombuffer(one, np.uint8).ctypes.data for one in (self.data, value))
+        place = (self.start, first - base) if self.is_numbered else (self.start + first - base, None)
+        return describe_member(name, f"{stem}.x", bytes(value), *place).path
+
+
+def _in_order(names: Mapping[int, str]) -> tuple[str, ...]:
     return tuple(names[number] for number in sorted(names))
 
 
-def _records(files: SourceFiles, name: str) -> Iterator[tuple[int, bytes]]:
-    """Yield the offset and the data of each record."""
+def _records(files: SourceFiles, name: str) -> Iterator[_Record]:
+    """Yield each record."""
+    if is_array_record(name):
+        for number, data in iterate_records(files, name):
+            yield _Record(data=data, start=number, is_numbered=True)
+        return
     size = files.size(name) or 0
     fix = "copy or write the file anew"
     with open_container(files, name) as reader:
@@ -158,7 +200,8 @@ def _records(files: SourceFiles, name: str) -> Iterator[tuple[int, bytes]]:
             place = f"{name}: record at byte {offset:,}"
             try:
                 frame = _frame(reader, place, size)
-                yield offset, bytes(check_record(memoryview(frame), name, offset))
+                data = bytes(check_record(memoryview(frame), name, offset))
+                yield _Record(data=data, start=offset + HEADER_BYTES)
             except CorruptFileError as error:
                 raise AnnotationsError(f"{error}; {fix}") from error
 
@@ -175,7 +218,7 @@ def _frame(reader: ContainerReader, place: str, size: int) -> bytes:
 def _row(
     name: str,
     number: int,
-    record: tuple[int, bytes],
+    record: _Record,
     features: Decoded,
     schema: _RecordSchema,
     options: LayoutOptions,
@@ -242,7 +285,7 @@ def _first(features: Decoded, key: str) -> int | None:
     return int(values[0]) if isinstance(values, np.ndarray) and len(values) == 1 else None
 
 
-def _member(name: str, stem: str, record: tuple[int, bytes], features: Decoded, key: str) -> str:
+def _member(name: str, stem: str, record: _Record, features: Decoded, key: str) -> str:
     """Return the path of the encoded picture under a key, which is a range of the record's bytes."""
     values = features.get(key, [])
     if not isinstance(values, list) or len(values) != 1 or not values[0]:
@@ -250,9 +293,7 @@ def _member(name: str, stem: str, record: tuple[int, bytes], features: Decoded, 
         raise SourceError(
             "annotation", "record has no picture", f"{key}: expected one encoded picture, got {count}"
         )
-    start, data = record
-    base, first = (np.frombuffer(one, np.uint8).ctypes.data for one in (data, values[0]))
-    return describe_member(name, f"{stem}.x", bytes(values[0]), start + first - base).path
+    return record.member(name, stem, values[0])
 
 
 def _objects(features: Decoded, schema: _RecordSchema, options: LayoutOptions) -> dict[str, list[Any]]:
@@ -424,8 +465,8 @@ def _has_boxes(files: SourceFiles, name: str, *, says_class: bool) -> bool:
     """
     wanted = [*keys.BOX_CORNERS, keys.OBJECT_CLASS_LABEL, keys.CLASS_LABEL, keys.CLASS_TEXT]
     classified = False
-    for _, data in _records(files, name):
-        found = decode_example(data, wanted)
+    for record in _records(files, name):
+        found = decode_example(record.data, wanted)
         # The first record with a box decides; pictures without objects may come before it.
         if found.keys() & set(wanted[:5]):
             return True

@@ -26,6 +26,7 @@ from halofeed.prep.annotations.columns import CORNERS, SPELLINGS, parse_literal,
 from halofeed.prep.annotations.container_rows import parquet_class_names
 from halofeed.prep.annotations.contract import (
     LayoutOptions,
+    ListedClasses,
     Listing,
     grouped,
     sort_examples,
@@ -42,6 +43,7 @@ from halofeed.prep.annotations.image_index import (
 )
 from halofeed.prep.annotations.picture_classes import settle_classes
 from halofeed.prep.annotations.resolve_boxes import resolve_boxes
+from halofeed.prep.annotations.stated_columns import parse_columns, single_columns
 from halofeed.prep.annotations.table_files import container_files, described_folder, is_container
 from halofeed.prep.annotations.table_forms import is_metadata
 from halofeed.prep.annotations.tables import ColumnRules, Table, TableRow, read_tables, shared_attributes
@@ -155,7 +157,7 @@ def _list_references(
     if with_boxes:
         resolved = _resolve_tables(rows.images(), images, options)
         yield from sort_examples(note_similar_classes([*resolved, *others]))
-        return None
+        return _classes_of_column(annotations, tables, options)
     similar = similar_class_notes(name for cell in rows.classes for name in _classes(cell, options))
     if similar:  # `classes` includes those of rejected images
         similar = similar_class_notes(
@@ -164,7 +166,25 @@ def _list_references(
     yield from add_class_notes(heapq.merge(_classified(rows, options), others, key=sort_key), similar)
     # A column for each class: the columns give the order of the classes, and a class may be 0 in all rows.
     named = tuple(dict.fromkeys(name for table in tables for name in table.classes))
-    return (lambda: dict(enumerate(named))) if named else None
+    return (lambda: dict(enumerate(named))) if named else _classes_of_column(annotations, tables, options)
+
+
+def _classes_of_column(
+    annotations: SourceFiles, tables: Sequence[Table], options: LayoutOptions
+) -> ListedClasses | None:
+    """Return the class names of the column that the user names, in their order; None if the user names none."""
+    stated = single_columns(parse_columns(options.column)).get("label")
+    if stated is None:
+        return None
+    read = {
+        "parquet": lambda file: parquet_class_names(annotations, file, stated),
+        "tfrecord": lambda file: tfrecord_class_names(annotations, file, options),
+        "array_record": lambda file: tfrecord_class_names(annotations, file, options),
+    }
+    files = [table.file for table in tables if container_kind(table.file) in read]
+    named = tuple(dict.fromkeys(name for file in files for name in read[container_kind(file)](file)))
+    # No names: the classes are those of the rows, and not those of another feature.
+    return lambda: dict(enumerate(named))
 
 
 def _read_tables(
@@ -254,7 +274,11 @@ def list_labels(form: str, annotations: SourceFiles, annotation_file: str | None
     found = container_files(form, annotations, annotation_file)
     if form == "webdataset":  # a class is a number, whose name no member of a tar file has
         return ordered_classes(classes_beside(annotations, [*found, ""]))
-    read = {"parquet": parquet_class_names, "tfrecord": tfrecord_class_names}
+    read = {
+        "parquet": parquet_class_names,
+        "tfrecord": tfrecord_class_names,
+        "array_record": tfrecord_class_names,
+    }
     firsts = {posixpath.dirname(file): file for file in reversed(found)}
     names = (read[container_kind(file)](annotations, file) for file in firsts.values())
     return tuple(dict.fromkeys(name for one in names for name in one))
