@@ -21,6 +21,7 @@ from halofeed.inspection.export_records import NO_TEXT, ExportedData, ExportReco
 from halofeed.inspection.export_shards import ExportedPicture, ShardsExporter
 from halofeed.schemas.croissant import (
     MARK,
+    array_of,
     class_records,
     croissant_text,
     field_source,
@@ -263,6 +264,10 @@ _ABOUT = {
 }
 
 
+_INNER_LENGTHS = {"bbox": 4, "corners": 8}
+"""Number of values of each object in a column with a list of lists."""
+
+
 def _card_block(title: str, lines: list[str]) -> list[str]:
     """Return a section of the card whose lines Markdown shows as they are."""
     return ["", f"## {title}", "", *(f"    {line}" for line in lines)]
@@ -281,9 +286,12 @@ def _croissant_fields(record: str, features: Mapping[str, Any], column: str = ""
             continue
         is_picture, more = feature["_type"] == "Image", {}
         path = "bytes" if is_picture else name if column else ""
-        # A list of lists, such as boxes, is one repeated field of its innermost values.
+        # A list of lists, such as boxes, is one array of its innermost values.
+        depth = 0
         while feature["_type"] == "Sequence":
-            feature, more = feature["feature"], {"repeated": True}
+            feature, depth = feature["feature"], depth + 1
+        if depth:
+            more = array_of("-1" if depth == 1 else f"-1,{_INNER_LENGTHS[name]}")
         kind = "ImageObject" if is_picture else "Float" if feature.get("dtype") == "float64" else "Integer"
         source = field_source(_FILES, json_path=path, column=column or name)
         yield record_field(f"{record}/{name}", f"sc:{kind}", _ABOUT[name], source=source, **more)
