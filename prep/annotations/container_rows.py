@@ -156,9 +156,28 @@ def parquet_rows(files: SourceFiles, name: str, options: LayoutOptions) -> Itera
         AnnotationsError: the file is damaged; the bytes of pictures are inside lists; or a row group is too large.
     """
     file = open_parquet(files, name)
+    columns = _picture_columns(file, name, _features(file))
+    chosen = choose_picture(name, list(columns), options) if columns else None
+    for values, found in parquet_records(files, name):
+        # Parquet files without bytes of pictures name files; their rows stay as they are.
+        if chosen is None:
+            yield values
+            continue
+        picture, label = chosen
+        others = {column: path for column, path in found.items() if column not in chosen}
+        label_path = found[label] if label else None
+        yield picture_row({**values, **others}, found[picture] or "", label_path, options)
+
+
+def parquet_records(files: SourceFiles, name: str) -> Iterator[tuple[ContainerRow, Mapping[str, str | None]]]:
+    """Yield the values of each row of a Parquet file, and the path of the picture in each column with pictures.
+
+    Raises:
+        AnnotationsError: as for `parquet_rows`.
+    """
+    file = open_parquet(files, name)
     features = _features(file)
     columns = _picture_columns(file, name, features)
-    chosen = choose_picture(name, list(columns), options) if columns else None
     _check_groups(file, name, columns)
     row = 0
     try:
@@ -169,13 +188,7 @@ def parquet_rows(files: SourceFiles, name: str, options: LayoutOptions) -> Itera
                     column: _member_path(name, values.pop(column), row, leaf)
                     for column, leaf in columns.items()
                 }
-                # Parquet files without bytes of pictures name files; their rows stay as they are.
-                if chosen is not None:
-                    picture, label = chosen
-                    values |= {column: path for column, path in found.items() if column not in chosen}
-                    label_path = found[label] if label else None
-                    values = picture_row(values, found[picture] or "", label_path, options)
-                yield values
+                yield values, found
                 row += 1
     except (OSError, ValueError) as error:  # pyarrow's errors are subclasses of these
         raise unreadable_parquet(name, error) from error

@@ -74,6 +74,12 @@ _MARKS: Mapping[str, tuple[tuple[str, str | None, tuple[str, ...]], ...]] = {
             ),
         ),
         ("BDD100K's", None, ('"box2d"',)),
+        # Exports of halofeed describe files that another layout reads as they are.
+        (
+            "Croissant",
+            "croissant",
+            (r'"(dct:)?conformsTo"\s*:[^}]*mlcommons\.org/croissant/', "^(?!.*written by halofeed)"),
+        ),
         ("COCO's, panoptic", "coco", (r'"segments_info"\s*:',)),
         ("GeoJSON", "geojson", (r'"type"\s*:\s*"Feature(Collection)?"', '"(geometry|features)"')),
     ),

@@ -16,8 +16,11 @@ _EXTENSIONS: dict[str, tuple[str, ...]] = {
     "jsonl": (".jsonl", ".ndjson", "metadata.parquet"),
     "tfrecord": (),
     "webdataset": (),
+    "croissant": (".json",),
 }
 """Ends of the names of each form, the most usual first."""
+_CROISSANT_BYTES = 1 << 16
+"""Bytes of a document in which its context and its version are."""
 _CONTAINER_FORMS = {"jsonl": ("parquet",), "tfrecord": ("tfrecord", "array_record"), "webdataset": ("tar",)}
 """Kinds of the container files that a form reads, in any folder, the most usual first."""
 
@@ -31,6 +34,8 @@ def table_files(annotations: SourceFiles, annotation_file: str | None, form: str
     if annotation_file is not None:
         return [annotation_file]
     extensions = _EXTENSIONS[form]
+    if form == "croissant":
+        return _croissant_files(annotations)
     below = [path for path in annotations.sizes() if path.lower().endswith(extensions)]
     found = _topmost(below, extensions) or _metadata(below, extensions) or _of_splits(below)
     # Tables come before containers: metadata.parquet beside shards describes files.
@@ -40,6 +45,23 @@ def table_files(annotations: SourceFiles, annotation_file: str | None, form: str
         check_shards(containers)
         return containers
     raise _no_table_error(annotations, form, below)
+
+
+def _croissant_files(annotations: SourceFiles) -> list[str]:
+    """Return the one Croissant document of a folder, straight in it or else below it."""
+    documents = [path for path in annotations.sizes() if path.lower().endswith(".json")]
+    near = [path for path in documents if "/" not in path] or documents
+    found = [path for path in near if b"mlcommons.org/croissant" in annotations.head(path, _CROISSANT_BYTES)]
+    if not found:
+        raise AnnotationsError(
+            f"{annotations.root}: no JSON file conforms to http://mlcommons.org/croissant/; name the file itself"
+        )
+    if len(found) > 1:
+        raise AnnotationsError(
+            f"{annotations.root}: several files of Croissant: {', '.join(found[:5])}; name the one to read with "
+            "--source"
+        )
+    return found
 
 
 def _topmost(below: Sequence[str], extensions: Sequence[str]) -> list[str]:

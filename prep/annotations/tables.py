@@ -22,6 +22,7 @@ from halofeed.prep.annotations.class_names import class_number
 from halofeed.prep.annotations.columns import CORNERS, ColumnMapping, has_columns, normalize_name
 from halofeed.prep.annotations.container_rows import FAULT, parquet_rows, usable_rows, webdataset_rows
 from halofeed.prep.annotations.contract import LayoutOptions, is_split_name, report_unreadable
+from halofeed.prep.annotations.croissant_rows import croissant_rows
 from halofeed.prep.annotations.stated_columns import check_stated, parse_columns, single_columns
 from halofeed.prep.annotations.suggest_layout import advice_for_bytes
 from halofeed.prep.annotations.table_files import is_container, table_files
@@ -47,6 +48,11 @@ _NO_HEADER = "the table has no header line; its two columns were taken for filen
 _SEPARATOR = re.compile(r'"?sep=([,;|\t])"?[,;\s]*')
 _FIRST_LINE = re.compile(r"\S[^\n\r\v\f\x1c-\x1e\x85\u2028\u2029]*")
 
+_FOUND_BY_READERS = {
+    **dict.fromkeys(("tfrecord", "array_record"), ("image", "label")),
+    "croissant": ("image",),
+}
+"""Meanings of `--column` that the readers of some files find by themselves."""
 _MEANINGS = {"filename": "image", "class": "label", "image": "image", "label": "label"}
 """Word of `--column` for each column that a table needs."""
 
@@ -70,12 +76,14 @@ class TableText:
         AnnotationsError: the table is unreadable or is not UTF-8; or, at the end of a later pass, it has changed.
     """
 
-    def __init__(self, files: SourceFiles, name: str, options: LayoutOptions) -> None:
+    def __init__(self, files: SourceFiles, name: str, options: LayoutOptions, form: str = "") -> None:
         self.files, self._name = files, name
         self._cached: bytes | None
+        read = croissant_rows if form == "croissant" else _CONTAINER_ROWS.get(container_kind(name))
+        self.holds_rows = read is not None
         # A container is read once, completely: its rows name ranges of its bytes.
-        if (kind := container_kind(name)) != "":
-            rows = usable_rows(name, _CONTAINER_ROWS[kind](files, name, options))
+        if read is not None:
+            rows = usable_rows(name, read(files, name, options))
             lines = (json.dumps(row, default=lambda value: repr(value)[:80]) for row in rows)
             self._cached = "".join(f"{line}\n" for line in lines).encode()
         else:
@@ -190,8 +198,9 @@ class ColumnRules:
         """Return the columns of each meaning that the user names, as far as the columns of a table have them."""
         found = parse_columns(self.options.column)
         # The reader of TFRecord files finds the features that the user names, and calls them by their usual names.
-        has_features = container_kind(name) in ("tfrecord", "array_record")
-        of_features = ("image", "label") if has_features else ()
+        # So does that of Croissant the field of the pictures.
+        kind = "croissant" if name.endswith(".json") else container_kind(name)
+        of_features = _FOUND_BY_READERS.get(kind, ())
         return {meaning: columns for meaning, columns in found.items() if meaning not in of_features}
 
 
@@ -239,6 +248,7 @@ class Table:
         rows: rows of the file. A large file is parsed again for each iteration.
         note: note about the interpretation of the table.
         classes: all classes of the table in their order, where its header names them.
+        has_members: whether its rows may name members of other files.
     """
 
     file: str
@@ -248,6 +258,7 @@ class Table:
     rows: Iterable[TableRow]
     note: str = ""
     classes: tuple[str, ...] = ()
+    has_members: bool = False
 
     def notes(self, group_column: str | None) -> tuple[str, ...]:
         """Return the notes for its images, such as its unread columns; --group-column reads one of them."""
@@ -280,7 +291,7 @@ def read_tables(
     if images.root != annotations.root and (inside := [name for name in names if is_container(name)]):
         raise AnnotationsError(f"{inside[0]}: the pictures are inside this file; leave --images out")
     try:
-        tables = [read(name, TableText(annotations, name, rule.options), rule) for name in names]
+        tables = [read(name, TableText(annotations, name, rule.options, form), rule) for name in names]
     except AnnotationsError as error:
         # One of several tables may be another project's.
         if len(names) == 1 or container_kind(names[0]):
@@ -533,7 +544,7 @@ def _column_fix(missing: Sequence[str], mapping: ColumnMapping) -> str:
 
 def _read_jsonl(name: str, text: TableText, rule: ColumnRules) -> Table:
     """Return the table of a JSONL file; absent keys and null are empty cells."""
-    is_container = container_kind(name) != ""
+    is_container = text.holds_rows
 
     def entries() -> Iterator[_Entry]:
         with text.lines("\n") as lines:
@@ -609,6 +620,7 @@ def _converted(
         rows=tuple(rows()) if text.is_cached else _LazyRows(rows),
         note=form.note,
         classes=form.classes,
+        has_members=text.holds_rows and container_kind(name) == "",
     )
 
 
@@ -664,5 +676,8 @@ def _cell(place: str, column: str, value: object, is_text: bool, may_list: bool)
     return text
 
 
-_READERS = {"csv": _read_csv, "jsonl": _read_jsonl, "tfrecord": _read_jsonl, "webdataset": _read_jsonl}
+_READERS = {
+    "csv": _read_csv,
+    **dict.fromkeys(("jsonl", "tfrecord", "webdataset", "croissant"), _read_jsonl),
+}
 """Reader of each form. The rows of container files are lines of JSON, see `TableText`."""

@@ -37,6 +37,7 @@ _COLUMN_LAYOUTS = {
     "jsonl": (".jsonl", ".ndjson", ".parquet"),
     "tfrecord": (".tfrecord",),
     "webdataset": (".tar",),
+    "croissant": (),
 }
 """Layouts of tables, whose columns the user may name, and usual ends of their files' names."""
 _SHARES = {"folders": 0.9}
@@ -140,7 +141,7 @@ def _tables_by_names(source: _Source) -> dict[str, str]:
     found: dict[str, str] = {}
     for path in [named] if named else source.annotations.sizes():
         for name, endings in _COLUMN_LAYOUTS.items():
-            if path.lower().endswith(endings):
+            if endings and path.lower().endswith(endings):
                 found.setdefault(name, f"{path} is a table by its name")
     return found
 
@@ -150,6 +151,9 @@ def _by_content(hints: Sequence[Hint], root: str) -> DetectedLayout | None:
     certain = {hint.layouts[0]: hint for hint in reversed(hints) if len(hint.layouts) == 1}
     # A table beside the files of a tool is usually made from them.
     certain = {name: hint for name, hint in certain.items() if name not in _TABLES} or certain
+    # A description in Croissant is often beside the files that it describes.
+    if len(certain) > 1:
+        certain.pop("croissant", None)
     # One folder with the exports of two tools: either would be a guess.
     if len(certain) > 1:
         raise AnnotationsError(

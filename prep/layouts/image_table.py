@@ -402,7 +402,7 @@ def _by_source(tables: Sequence[Table], index: ImageIndex, options: LayoutOption
             query = _image_query(facts.folder, named)
             payload = (None, row.file, row.line, row.cells, row.fault, facts.split_of(row), facts.notes)
             # Pictures inside of the container are its own. A damaged row keeps its name, wherever the file is.
-            if named and (row.fault is not None or container_of(named) == table.file):
+            if named and (row.fault is not None or _is_member(named, table)):
                 found.add((named, place, payload))
             # Most names are paths, which are confirmed at once; the others need all names together.
             elif named and matcher.is_path((facts.folder, named), query):
@@ -417,6 +417,12 @@ def _by_source(tables: Sequence[Table], index: ImageIndex, options: LayoutOption
             comparison.add(record[0], -1)
         found.add(record)
     return _SortedRows(records=found, classes=classes, named=comparison)
+
+
+def _is_member(named: str, table: Table) -> bool:
+    """Return whether a row names a picture inside a container: the table, or a file that its rows come from."""
+    container = container_of(named)
+    return container is not None and (container == table.file or table.has_members)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -448,9 +454,11 @@ def _facts_of(table: Table, options: LayoutOptions) -> _TableFacts:
     if is_container(file):
         split = split_in_file_name(file) or splits_by_folders([file])[0]
         return _TableFacts(folder="", split=split, notes=notes)
-    folder = described_folder(file)
+    # The paths of Croissant are complete.
+    folder = "" if table.has_members else described_folder(file)
     # Hugging Face: the folder of a picture is its split, wherever the metadata are.
-    split = "" if is_metadata(file) else folder or split_in_file_name(file) or "train"
+    follows_folders = is_metadata(file) or table.has_members
+    split = "" if follows_folders else folder or split_in_file_name(file) or "train"
     return _TableFacts(folder=folder, split=split, notes=notes)
 
 

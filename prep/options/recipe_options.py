@@ -20,13 +20,13 @@ from halofeed.system.memory import PICTURES_MIB, VOLUMES_MIB
 DEFAULT_JPEG_QUALITY = 95
 _TOOL_LAYOUTS = ("labelme", "cvat", "createml", "kitti", "via", "supervisely")
 """Layouts of annotation tools that write boxes in pixels."""
-_BOX_FORMS = of_layouts("csv", "jsonl", "webdataset", "coco", "voc", *_TOOL_LAYOUTS)
-_TABLES = of_layouts("csv", "jsonl", "tfrecord", "webdataset")
+_BOX_FORMS = of_layouts("csv", "jsonl", "webdataset", "croissant", "coco", "voc", *_TOOL_LAYOUTS)
+_TABLES = of_layouts("csv", "jsonl", "tfrecord", "webdataset", "croissant")
 _BOXES = Need("a layout with boxes and --task detection", lambda recipe: recipe.may_hold_boxes())
 _CLASS_TABLES = Need(
-    "--layout csv, jsonl, tfrecord or webdataset and --task classification",
+    "--layout csv, jsonl, tfrecord, webdataset or croissant and --task classification",
     lambda recipe: (
-        recipe.layout in ("csv", "jsonl", "tfrecord", "webdataset")
+        recipe.layout in ("csv", "jsonl", "tfrecord", "webdataset", "croissant")
         and recipe.task in (None, "classification")
     ),
 )
