@@ -115,6 +115,7 @@ def class_columns_form(
         return None
     given = parse_class_marks(options.class_marks)
     stated = parse_columns(options.column).get("label", ())
+    columns: _Columns | None
     if len(stated) > 1:
         columns = _stated_columns(name, header, stated, entries, given)
     else:

@@ -237,7 +237,8 @@ def _target(written: Any) -> FieldSource | None:
 def _source(written: Any) -> FieldSource | None:
     if not isinstance(written, dict):
         return None
-    extract = written.get("extract") if isinstance(written.get("extract"), dict) else {}
+    described = written.get("extract")
+    extract: dict[str, Any] = described if isinstance(described, dict) else {}
     kind = next((term for term in _TERMS if term in extract), "")
     base = next(
         (written[key] for key in ("fileSet", "fileObject", "recordSet", "field") if key in written), written

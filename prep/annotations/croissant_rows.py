@@ -275,14 +275,13 @@ class _Reader:
         source = field.source
         assert source is not None
         path = record.get(_PATH, "")
+        found: Any = path
         if source.extract == "fileProperty":
             found = self.property(source, path, field)
         elif source.extract == "column":
             found = record.get(source.what)
         elif source.extract == "jsonPath":
             found = _at_path(record, source.what, self.place(field))
-        else:
-            found = path
         for kind, text in source.transforms:
             found = self.transformed(found, kind, text, field, record)
         return found
@@ -414,12 +413,9 @@ def _joined(record: Record, joins: Sequence[_Join]) -> Iterator[dict[str, Record
     """Yield the records of all sources that belong to one record; each match is one, and none is one without it."""
     combined: list[dict[str, Record]] = [{"": record}]
     for join in joins:
-        found = join.rows.get(join.key(record)) or [None]
-        combined = [
-            {**one, join.other: match} if match is not None else {**one, join.other: {}}
-            for one in combined
-            for match in found
-        ]
+        # A picture without a row of the other table is a record with empty fields.
+        found = join.rows.get(join.key(record)) or [{}]
+        combined = [{**one, join.other: match} for one in combined for match in found]
     yield from combined
 
 

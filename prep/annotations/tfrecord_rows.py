@@ -410,7 +410,7 @@ def _with_stated(
         AnnotationsError: the records have no such key.
     """
     stated = single_columns(parse_columns(options.column))
-    wanted = {one: (stated[one],) for one in ("image", "label") if one in stated}
+    wanted = {meaning: (key,) for meaning, key in stated.items() if meaning in ("image", "label")}
     check_stated(name, sorted(features), wanted)
     schema = replace(schema, picture=stated.get("image", schema.picture))
     if (key := stated.get("label")) is None:

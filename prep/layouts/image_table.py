@@ -176,13 +176,13 @@ def _classes_of_column(
     stated = single_columns(parse_columns(options.column)).get("label")
     if stated is None:
         return None
-    read = {
-        "parquet": lambda file: parquet_class_names(annotations, file, stated),
-        "tfrecord": lambda file: tfrecord_class_names(annotations, file, options),
-        "array_record": lambda file: tfrecord_class_names(annotations, file, options),
-    }
-    files = [table.file for table in tables if container_kind(table.file) in read]
-    named = tuple(dict.fromkeys(name for file in files for name in read[container_kind(file)](file)))
+    named: dict[str, None] = {}
+    for table in tables:
+        kind = container_kind(table.file)
+        if kind == "parquet":
+            named |= dict.fromkeys(parquet_class_names(annotations, table.file, stated))
+        elif kind in ("tfrecord", "array_record"):
+            named |= dict.fromkeys(tfrecord_class_names(annotations, table.file, options))
     # No names: the classes are those of the rows, and not those of another feature.
     return lambda: dict(enumerate(named))
 
