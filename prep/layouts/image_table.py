@@ -8,7 +8,7 @@ import posixpath
 import re
 import shlex
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, groupby
 from operator import itemgetter
@@ -274,7 +274,7 @@ def list_labels(form: str, annotations: SourceFiles, annotation_file: str | None
     found = container_files(form, annotations, annotation_file)
     if form == "webdataset":  # a class is a number, whose name no member of a tar file has
         return ordered_classes(classes_beside(annotations, [*found, ""]))
-    read = {
+    read: dict[str, Callable[[SourceFiles, str], tuple[str, ...]]] = {
         "parquet": parquet_class_names,
         "tfrecord": tfrecord_class_names,
         "array_record": tfrecord_class_names,
