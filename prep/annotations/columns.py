@@ -22,7 +22,17 @@ BOX_FORMS = ("auto", "corners", "corner-size", "center-size")
 SPELLINGS: Mapping[str, tuple[tuple[str, ...], ...]] = {
     "filename": (
         ("filename",),
-        ("filepath", "imagepath", "imgpath", "imagename", "imgname", "imagefile", "imgfile", "imagefilename"),
+        (
+            "filepath",
+            "imagepath",
+            "imgpath",
+            "imagename",
+            "imgname",
+            "imagefile",
+            "imgfile",
+            "imagefilename",
+            "imagefilepath",
+        ),
         ("file", "path", "img"),
         ("imageid", "imgid"),
     ),
@@ -47,6 +57,7 @@ SPELLINGS: Mapping[str, tuple[tuple[str, ...], ...]] = {
     "truncated": (("truncated",), ("istruncated",)),
     "occluded": (("occluded",), ("isoccluded",)),
     "group_of": (("groupof",), ("isgroupof",)),
+    "ignored": (("ignored",), ("isignored",)),
     "corners": (("corners",),),
     "mask": (("instancerle",),),
 }

@@ -23,6 +23,7 @@ from halofeed.prep.annotations.columns import CORNERS, ColumnMapping, has_column
 from halofeed.prep.annotations.container_rows import FAULT, parquet_rows, usable_rows, webdataset_rows
 from halofeed.prep.annotations.contract import LayoutOptions, is_split_name, report_unreadable
 from halofeed.prep.annotations.croissant_rows import croissant_rows
+from halofeed.prep.annotations.flagged_boxes import flagged_boxes_form
 from halofeed.prep.annotations.stated_columns import check_stated, parse_columns, single_columns
 from halofeed.prep.annotations.suggest_layout import advice_for_bytes
 from halofeed.prep.annotations.table_files import is_container, table_files
@@ -376,7 +377,12 @@ def _read_csv(name: str, text: TableText, rule: ColumnRules) -> Table:
     else:
         lines_of_file = replace(lines_of_file, skipped=skipped + 1)
     entries = partial(lines_of_file.under, header)
-    form = _find_form(name, header, entries, rule, text)
+    form = None
+    if may_have_form and not rule.options.column:  # the user's words come first
+        form = find_form(text.files, name, header, {}) or flagged_boxes_form(
+            name, header, lines_of_file.written
+        )
+    form = form or _find_form(name, header, entries, rule, text)
     if form is not None:
         table = _converted(name, form, entries, rule, text)
         # The columns of classes are those of the file, which --ignore-columns may name.
