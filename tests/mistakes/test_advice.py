@@ -365,6 +365,14 @@ EXCEPTIONS: dict[str, str] = {
         "it needs a detector of tiles; tests/trainer/test_whole_pictures.py writes GeoJSON of one"
     ),
     "trainer/train.py: step {}: the loss is {}; lower --learning-rate {}, or look for a broken": "by trial alone",
+    **dict.fromkeys(
+        (
+            "pipelines/commit.py: {} of {} lie outside of the static shape and are in no record; take",
+            "schemas/findings.py: Convert with --fit tiles, a larger --depth, --height and --width, or",
+            "prep/options/kind_rules.py: --depth --task detection: boxes in volumes are read from --layout {};",
+        ),
+        "tests/test_scan_boxes_end_to_end.py and tests/mistakes/scan_box_advice.py type it",
+    ),
     "loader/contact_sheet.py: --k:{};--on:{}": "These are two colors of a style sheet, and no options.",
 }
 """Texts whose suggestion is not typed here, each with the reason."""
