@@ -28,7 +28,7 @@ from halofeed.prep.annotations.picture_classes import gives_classes, settle_clas
 from halofeed.prep.annotations.resolve_boxes import resolve_boxes
 from halofeed.prep.annotations.suggest_layout import layout_hint
 from halofeed.prep.annotations.written_boxes import check_ignored_columns, declared_size, usable_boxes
-from halofeed.prep.sources.example import Box, SourceExample
+from halofeed.prep.sources.example import Box, SourceExample, frame_key
 from halofeed.prep.sources.file_names import is_image_name
 from halofeed.prep.sources.files import SourceFiles
 from halofeed.system.errors import AnnotationsError, SourceError
@@ -82,14 +82,14 @@ class FilePicture:
 
 
 @dataclass(frozen=True, kw_only=True)
-class FileContent:
+class DocumentContent:
     """Pictures of one annotation file, and the classes that it lists in their order."""
 
     pictures: Iterable[FilePicture]
     classes: Sequence[str] = ()
 
 
-Read: TypeAlias = Callable[[str, bytes], Iterable[FilePicture] | FileContent | None]
+Read: TypeAlias = Callable[[str, bytes], Iterable[FilePicture] | DocumentContent | None]
 """Function that maps (path, content) to the pictures of one file; None if the file has another format.
 
 It raises SourceError for a damaged file.
@@ -253,10 +253,10 @@ def _read_files(
     return entries, faulty, tuple(classes)
 
 
-def _read_file(form: DocumentFormat, read: Read, annotations: SourceFiles, path: str) -> FileContent:
+def _read_file(form: DocumentFormat, read: Read, annotations: SourceFiles, path: str) -> DocumentContent:
     """Return the pictures of one file with their splits; raise SourceError if it is damaged."""
     found = read(path, read_limited(annotations, path, "annotation file", _MAX_BYTES))
-    content = found if isinstance(found, FileContent) else FileContent(pictures=found or ())
+    content = found if isinstance(found, DocumentContent) else DocumentContent(pictures=found or ())
     # The file of one picture has the picture's name, in which a word such as test does not mean a split.
     split = "" if form.of_one_picture else split_in_file_name(path) or ""
     return replace(content, pictures=[replace(one, split=one.split or split) for one in content.pictures])
@@ -334,7 +334,7 @@ def _frame_example(file: str, picture: FilePicture, video: str, options: LayoutO
     split = picture.split or splits_by_folders([video])[0]
     source = f"{video}//frame_{number:06d}.bmp"
     example = _example(file, picture, source, split, picture.notes, options)
-    return replace(example, video_frame=(video, number))
+    return replace(example, key=frame_key(video, number), video_frame=(video, number))
 
 
 def _rejected(file: str, picture: FilePicture, error: SourceError) -> SourceExample:

@@ -55,6 +55,8 @@ _Between = tuple[ElementTree.Element, float]
 """Shape of the next key frame, and the share of the way to it."""
 _Written = tuple[str | None, ElementTree.Element, tuple[str | None, str | None], _Between | None]
 """Label of a shape, the shape, the height and width of its picture as written, and what it is interpolated with."""
+_Frame = tuple[str, int]
+"""Subset and number of a frame."""
 _INTERPOLATED_SIDES = {kind: _SIDES[kind] for kind in ("box", "ellipse")}
 """Shapes that CVAT interpolates on lines; it matches the corners of polygons by their curves."""
 _INTERPOLATED = "boxes between key frames are interpolated, as CVAT does"
@@ -157,23 +159,7 @@ def _frames(
 ) -> Iterator[FilePicture]:
     """Yield the frames of all tracks, and the others of the video if the file says how many it has."""
     _refuse_several_tasks(root)
-    frames: dict[tuple[str, int], list[_Written]] = {}
-    gaps: set[tuple[str, int]] = set()
-    filled: set[tuple[str, int]] = set()
-    count = 0
-    for track in root.iterfind("track"):
-        subset, label = track.get("subset", ""), track.get("label")
-        task = tasks.get(subset, _Task())
-        for frame, shape, between in _shapes_of_track(track, task):
-            count += 1
-            if count > _MAX_SHAPES:  # numbers in a file cost nothing
-                raise _GAP
-            if between is not None:
-                filled.add((subset, frame))
-            if shape is None:
-                gaps.add((subset, frame))
-            else:
-                frames.setdefault((subset, frame), []).append((label, shape, task.size, between))
+    frames, gaps = _shapes_of_frames(root, tasks)
     ranges = {subset: task.frames for subset, task in tasks.items() if task.frames is not None}
     empty = ((subset, frame) for subset, numbers in ranges.items() for frame in numbers)
     places: Counter[str] = Counter()
@@ -190,9 +176,30 @@ def _frames(
             optional=key not in gaps and all(_is_outside(shape) for _, shape, *_ in frames.get(key, ())),
             group=f"{path} {key[0]}".rstrip(),
             frame=tasks.get(key[0], _Task()).frame(key[1]),
-            notes=(_INTERPOLATED,) if key in filled else (),
+            notes=(_INTERPOLATED,) if any(between for *_, between in frames.get(key, ())) else (),
             **_of_subset(key[0]),
         )
+
+
+def _shapes_of_frames(
+    root: ElementTree.Element, tasks: Mapping[str, _Task]
+) -> tuple[dict[_Frame, list[_Written]], set[_Frame]]:
+    """Return the shapes of all tracks on each frame, and the frames on which a track has none that is known."""
+    frames: dict[_Frame, list[_Written]] = {}
+    gaps: set[_Frame] = set()
+    count = 0
+    for track in root.iterfind("track"):
+        subset, label = track.get("subset", ""), track.get("label")
+        task = tasks.get(subset, _Task())
+        for frame, shape, between in _shapes_of_track(track, task):
+            count += 1
+            if count > _MAX_SHAPES:  # numbers in a file cost nothing
+                raise _GAP
+            if shape is None:
+                gaps.add((subset, frame))
+            else:
+                frames.setdefault((subset, frame), []).append((label, shape, task.size, between))
+    return frames, gaps
 
 
 def _shapes_of_track(
@@ -211,22 +218,31 @@ def _shapes_of_track(
     has_key_frames = False
     for (frame, shape), (following, after) in pairwise(entries):
         yield frame, shape, None
-        between = range(frame + step, following, step)
-        # The points of a skeleton are inside of it, each with its own frames.
-        if _is_outside(shape) or shape.tag == "skeleton" or not between:
-            continue
-        has_key_frames = True
-        is_known = (
-            shape.tag == after.tag and shape.tag in _INTERPOLATED_SIDES and _are_key_frames(shape, after)
-        )
-        for number in between:
-            share = (number - frame) / (following - frame)
-            yield number, shape if is_known else None, (after, share) if is_known else None
+        if _stays(shape) and frame + step < following:
+            has_key_frames = True
+            yield from _between_key_frames((frame, shape), (following, after), step)
     for frame, shape in entries[-1:]:
         yield frame, shape, None
-        if has_key_frames and task.frames is not None and not _is_outside(shape) and shape.tag != "skeleton":
+        if has_key_frames and task.frames is not None and _stays(shape):
             for number in range(frame + step, task.frames.stop, step):
                 yield number, shape, (shape, 0.0)
+
+
+def _stays(shape: ElementTree.Element) -> bool:
+    """Return whether a shape is visible until the next one of its track."""
+    # The points of a skeleton are inside of it, each with its own frames.
+    return not _is_outside(shape) and shape.tag != "skeleton"
+
+
+def _between_key_frames(
+    first: tuple[int, ElementTree.Element], second: tuple[int, ElementTree.Element], step: int
+) -> Iterator[tuple[int, ElementTree.Element | None, _Between | None]]:
+    """Yield the frames between two key frames, as `_shapes_of_track` does."""
+    (frame, shape), (following, after) = first, second
+    is_known = shape.tag == after.tag and shape.tag in _INTERPOLATED_SIDES and _are_key_frames(shape, after)
+    for number in range(frame + step, following, step):
+        share = (number - frame) / (following - frame)
+        yield number, shape if is_known else None, (after, share) if is_known else None
 
 
 def _are_key_frames(*shapes: ElementTree.Element) -> bool:

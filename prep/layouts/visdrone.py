@@ -51,6 +51,7 @@ _FOLDER = re.compile(r"(^|/)annotations(?=/)", re.IGNORECASE)
 IGNORED: Final = (
     "boxes of category 0, and of 11 with score 0, are ignored regions: training and evaluation leave them out"
 )
+"""Note on the ignored regions of a file."""
 
 
 def _read(path: str, data: bytes) -> list[FilePicture] | None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import posixpath
 from dataclasses import replace
 
-from halofeed.prep.annotations.annotation_tools import DocumentFormat, FileContent, Read
+from halofeed.prep.annotations.annotation_tools import DocumentContent, DocumentFormat, Read
 from halofeed.prep.annotations.contract import LayoutOptions, split_in_file_name
 from halofeed.prep.annotations.frame_rows import FrameSequence, pictures_of_sequence, read_rows
 from halofeed.prep.layouts.visdrone import IGNORED, box_of, is_region
@@ -24,7 +24,7 @@ _UNREAD = "numbers of targets are not read"
 
 
 def _read_with(files: SourceFiles, options: LayoutOptions) -> Read:
-    def read(path: str, data: bytes) -> FileContent | None:
+    def read(path: str, data: bytes) -> DocumentContent | None:
         above, folder = posixpath.split(posixpath.dirname(path))
         name = posixpath.splitext(posixpath.basename(path))[0]
         if folder.lower() != "annotations":
@@ -43,7 +43,7 @@ def _read_with(files: SourceFiles, options: LayoutOptions) -> Read:
         pictures = pictures_of_sequence(files, sequence, objects, options)
         # VisDrone2019-VID-val/annotations: the name of the folder above ends with the split.
         split = split_in_file_name(posixpath.basename(above)) or ""
-        return FileContent(pictures=[replace(one, split=split) for one in pictures])
+        return DocumentContent(pictures=[replace(one, split=split) for one in pictures])
 
     return read
 

@@ -167,7 +167,7 @@ class RecipeOptions(ClipOptions, VolumeOptions, TileOptions):
         (),
         "tables and COCO: columns or keys to ignore that would be refused because they may hold boxes or outlines; "
         "rotation (COCO, VOC, CVAT, Label Studio): use boxes as they are before their rotation",
-        needs=of_layouts("csv", "jsonl", "webdataset", "coco", "voc", "cvat", "label-studio"),
+        needs=of_layouts("csv", "jsonl", "webdataset", "coco", "voc", "cvat", "label-studio", "run-lengths"),
     )
     annotation_grid: str = option(
         "auto",

@@ -1,6 +1,6 @@
 """Frames of videos as picture files: a view of source files in which a frame is a BMP file.
 
-The frames of a video come in ascending order in most shards, so that one decoder per process continues where it was.
+The ids of frames ascend in their video (`frame_key`), so that the records of a shard ask for its frames in this order.
 """
 
 from __future__ import annotations
@@ -18,6 +18,9 @@ from halofeed.prep.formats.picture.image import decode_error
 from halofeed.prep.sources.example import SourceExample
 from halofeed.prep.sources.files import SourceFiles
 from halofeed.system.errors import SourceError
+
+_MAX_DECODERS = 3
+"""Decoders of a video, which share its bytes; each holds some frames."""
 
 
 class FrameFiles:
@@ -73,34 +76,52 @@ class _Videos:
 
 
 class _Video:
-    """Opened video with a decoder that goes forward."""
+    """Opened video with a few decoders, which only go forward.
+
+    Threads ask for frames that are a little out of order. The last decoder that is behind a frame goes on to it, so
+    that each of them decodes the video once.
+    """
 
     def __init__(self, clip: Clip) -> None:
         self.clip = clip
-        self._restart()
+        self._decoders: list[_Decoder] = []
 
-    def _restart(self) -> None:
-        self._wanted = self._at = -1
-        self._frames = self.clip.decode(self._requests())  # type: ignore[arg-type]
+    def frame(self, number: int) -> RgbFrame:
+        """Return a frame; raise SourceError if the video does not have it or it is damaged."""
+        if number >= self.clip.frames:
+            detail = f"frame {number}, and the video has {self.clip.frames}"
+            raise decode_error("video has fewer frames", detail)
+        decoder = max(
+            (one for one in self._decoders if one.at < number), key=lambda one: one.at, default=None
+        )
+        if decoder is None:
+            if len(self._decoders) == _MAX_DECODERS:
+                self._decoders.remove(min(self._decoders, key=lambda one: one.at))
+            decoder = _Decoder(self.clip)
+            self._decoders.append(decoder)
+        try:
+            return decoder.frame(number)
+        except SourceError:
+            self._decoders.remove(decoder)
+            raise
+
+
+class _Decoder:
+    """Decoder of a video; `at` is the last frame that it returned, -1 at the beginning."""
+
+    def __init__(self, clip: Clip) -> None:
+        self.at = self._wanted = -1
+        self._frames = clip.decode(self._requests())
 
     def _requests(self) -> Iterator[int]:
         while True:
             yield self._wanted
 
     def frame(self, number: int) -> RgbFrame:
-        """Return a frame, by decoding from the last one that was asked for, or from the first."""
-        if number >= self.clip.frames:
-            detail = f"frame {number}, and the video has {self.clip.frames}"
-            raise decode_error("video has fewer frames", detail)
-        if number <= self._at:
-            self._restart()
+        """Return a frame after the last one."""
         self._wanted = number
-        try:
-            pixels = next(self._frames)
-        except SourceError:
-            self._restart()
-            raise
-        self._at = number
+        pixels = next(self._frames)
+        self.at = number
         return np.ascontiguousarray(pixels)
 
 

@@ -1,7 +1,8 @@
 """Boxes of the frames of sequences: the MOT challenge, VisDrone's videos, and CVAT's tracks on pictures and videos."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import cv2
@@ -10,7 +11,10 @@ import pytest
 
 from halofeed.errors import AnnotationsError
 from halofeed.pipelines.job import reference_from_json, reference_to_json
+from halofeed.prep.formats.clip.clip_formats import open_clip
+from halofeed.prep.formats.clip.frame_pictures import _Video
 from halofeed.prep.sources.example import SourceExample
+from halofeed.prep.sources.files import LocalFiles
 from tests.support.annotation_writer import draw
 from tests.support.clip_writer import write_video
 from tests.support.conversions import boxes_in_source, halofeed_here, read_split, rejected_entries
@@ -315,10 +319,10 @@ def test_frames_of_a_video_take_a_stride_are_one_group_and_become_tiles(tmp_path
     write_video(tmp_path / "in" / "clip.mp4", pictures(20))
     write_files(tmp_path / "in", {"a.xml": cvat(box(0, 5, 10, 25, 30) + box(19, 24, 10, 44, 30))})
     found = read("cvat", tmp_path / "in", frame_stride=5)
-    assert [one.frame for one in found.values() if not one.problem] == [
+    assert [one.video_frame for one in found.values() if not one.problem] == [
         ("clip.mp4", at) for at in (0, 5, 10, 15)
     ]
-    assert {one.group for one in found.values()} == {"a.xml", None}
+    assert {one.group for one in found.values()} == {"a.xml"}
     tiles = ("--fit", "tiles", "--height", "24", "--width", "32", "--resize", "fixed-shape")
     assert len(list(read_split(convert(tmp_path, "--frame-stride", "5", *tiles), "train"))) == 4 * 4
 
@@ -343,5 +347,27 @@ def test_images_of_a_video_task_are_its_frames_too(tmp_path):
     text = cvat("", stop=7).replace('<track label="hat"></track>', images)
     write_files(tmp_path / "in", {"a.xml": text.replace("<box ", '<box label="hat" ')})
     found = read("cvat", tmp_path / "in")
-    assert [one.frame for one in found.values()] == [("clip.mp4", 2), ("clip.mp4", 7)]
+    assert [one.video_frame for one in found.values()] == [("clip.mp4", 2), ("clip.mp4", 7)]
     assert {one.group for one in found.values()} == {"a.xml"}
+
+
+def test_frames_in_any_order_are_those_of_the_video_and_nearly_ascending_ones_are_decoded_once(tmp_path):
+    write_video(tmp_path / "clip.mp4", pictures(30))
+    clip = open_clip(LocalFiles(tmp_path), "clip.mp4")
+    expected = list(clip.read(range(30)))
+    grabbed: list[int] = []
+
+    def counted(indices: Iterable[int]) -> Iterator[np.ndarray]:
+        at = -1
+        for index in indices:
+            grabbed.append(index - at)
+            at = index
+            yield expected[index]
+
+    video = _Video(replace(clip, decode=counted))
+    order = [number + (1 if number % 2 == 0 else -1) for number in range(30)]
+    assert all(np.array_equal(video.frame(number), expected[number]) for number in order)
+    assert sum(grabbed) <= 2 * 30
+    video = _Video(clip)
+    shuffled = np.random.default_rng(0).permutation(30).tolist()
+    assert all(np.array_equal(video.frame(number), expected[number]) for number in shuffled)
