@@ -30,6 +30,15 @@ NAMES = (
     "rf_detr",
 )
 
+_SETTINGS = {
+    "YOLO_OFFLINE": "true",
+    "YOLO_VERBOSE": "false",
+    "HF_HUB_OFFLINE": "1",
+    "KERAS_BACKEND": "torch",
+    **dict.fromkeys(("nnUNet_raw", "nnUNet_preprocessed", "nnUNet_results"), "unused"),
+}
+"""What trainers read from the environment when they are imported; nothing is downloaded."""
+
 
 def main() -> None:
     """Print the table."""
@@ -45,6 +54,7 @@ def main() -> None:
         "--scratch", type=Path, default=None, help="folder of the files, kept for the next run"
     )
     given = parser.parse_args()
+    os.environ.update({name: value for name, value in _SETTINGS.items() if name not in os.environ})
     module = import_module(f"own_loaders.{given.name}")
     with tempfile.TemporaryDirectory() as temporary:
         folder = (given.scratch or Path(temporary)).resolve()

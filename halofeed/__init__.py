@@ -40,6 +40,7 @@ _MODULES = {
     ),
     **dict.fromkeys(("constrain", "make_mesh"), "halofeed.trainer.mesh"),
     "ConversionSummary": "halofeed.pipelines.run_counts",
+    "keras_batches": "halofeed.loader.forms.keras_form",
     "keras_datasets": "halofeed.keras_data",
     "Partition": "halofeed.schemas.partition",
 }

@@ -27,6 +27,7 @@ from halofeed.loader import SsdRandomCrop as SsdRandomCrop
 from halofeed.loader import boxes_to_mm as boxes_to_mm
 from halofeed.loader import boxes_to_source as boxes_to_source
 from halofeed.loader import join_id as join_id
+from halofeed.loader.forms.keras_form import keras_batches as keras_batches
 from halofeed.pipelines.run_counts import ConversionSummary as ConversionSummary
 from halofeed.schemas.partition import Partition as Partition
 from halofeed.trainer.mesh import constrain as constrain
@@ -1308,8 +1309,9 @@ def export(
         compile_cache: folder of compiled programs, so that the next command compiles nothing; none for no cache
             (default: $HALOFEED_COMPILE_CACHE, else ~/.cache/halofeed/compiled).
         format: of a run; savedmodel writes TensorFlow's beside the StableHLO (default: stablehlo).
-        to: folders: classification; coco, yolo, voc, dota: detection; nifti: segmentation of volumes; parquet,
-            webdataset: pictures of any task. Pictures are the stored JPEG or PNG files, or PNG; padding is cut off.
+        to: folders: classification; coco, yolo, voc, dota: detection; nifti: segmentation of volumes; parquet:
+            pictures of any task, and volumes as NIfTI; webdataset: pictures of any task. Pictures are the stored JPEG
+            or PNG files, or PNG; padding is cut off.
         grid: stored: boxes, masks and labels of the stored pictures and volumes (default); source: of the files that
             were converted.
         images: with grid source: the folder of pictures that was converted, to copy them.

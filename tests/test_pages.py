@@ -32,7 +32,9 @@ LIBRARIES = {
     "grain_loader": "grain",
     "torch_dataloader": "torch",
     "torchvision_detection": "torchvision",
+    "keras_without_tensorflow": "keras",
     "monai_unet": "monai",
+    "nnunet_trainer": "nnunetv2",
     "ultralytics_trainer": "ultralytics",
 }
 

@@ -6,12 +6,8 @@ augmentations but the flip and the mosaic are off. Ultralytics keeps decoded pic
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
-
-os.environ.setdefault("YOLO_OFFLINE", "true")
-os.environ.setdefault("YOLO_VERBOSE", "false")
 
 import numpy as np
 from ultralytics.cfg import get_cfg

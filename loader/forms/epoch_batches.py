@@ -100,6 +100,11 @@ class EpochBatches(Generic[Form]):
         """
         return self._form(only_valid(self.loader.batch(step)))
 
+    def batch_of_epoch(self, number: int) -> Form:
+        """Return a batch of the next iteration by its number, 0 .. len-1."""
+        first = self._place.start if self.loader.steps is not None else self._place.first
+        return self.batch(first + number)
+
     def set_epoch(self, epoch: int) -> None:
         """Begin the next iteration at an epoch, numbered from 0."""
         self._place = EpochPlace(whole_number("epoch", epoch, 0) * len(self), len(self))

@@ -82,14 +82,14 @@ class FilePicture:
 
 
 @dataclass(frozen=True, kw_only=True)
-class FileContent:
+class DocumentContent:
     """Pictures of one annotation file, and the classes that it lists in their order."""
 
     pictures: Iterable[FilePicture]
     classes: Sequence[str] = ()
 
 
-Read: TypeAlias = Callable[[str, bytes], Iterable[FilePicture] | FileContent | None]
+Read: TypeAlias = Callable[[str, bytes], Iterable[FilePicture] | DocumentContent | None]
 """Function that maps (path, content) to the pictures of one file; None if the file has another format.
 
 It raises SourceError for a damaged file.
@@ -253,10 +253,10 @@ def _read_files(
     return entries, faulty, tuple(classes)
 
 
-def _read_file(form: DocumentFormat, read: Read, annotations: SourceFiles, path: str) -> FileContent:
+def _read_file(form: DocumentFormat, read: Read, annotations: SourceFiles, path: str) -> DocumentContent:
     """Return the pictures of one file with their splits; raise SourceError if it is damaged."""
     found = read(path, read_limited(annotations, path, "annotation file", _MAX_BYTES))
-    content = found if isinstance(found, FileContent) else FileContent(pictures=found or ())
+    content = found if isinstance(found, DocumentContent) else DocumentContent(pictures=found or ())
     # The file of one picture has the picture's name, in which a word such as test does not mean a split.
     split = "" if form.of_one_picture else split_in_file_name(path) or ""
     return replace(content, pictures=[replace(one, split=one.split or split) for one in content.pictures])

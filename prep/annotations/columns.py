@@ -55,6 +55,7 @@ SPELLINGS: Mapping[str, tuple[tuple[str, ...], ...]] = {
     "truncated": (("truncated",), ("istruncated",)),
     "occluded": (("occluded",), ("isoccluded",)),
     "group_of": (("groupof",), ("isgroupof",)),
+    "ignored": (("ignored",), ("isignored",)),
     "corners": (("corners",),),
     "mask": (("instancerle",),),
 }

@@ -613,14 +613,19 @@ def _detect_nndetection(files: ListedFiles, paths: Sequence[str]) -> Hint | None
 
 
 def _detect_scan_boxes(files: ListedFiles, paths: Sequence[str]) -> Hint | None:
-    """Detect tables of boxes along three axes beside volumes; LUNA16's in any folder."""
-    if not any(path.lower().endswith(VOLUME_FILE_EXTENSIONS) for path in paths):
+    """Detect tables of boxes along three axes, where no pictures are; LUNA16's in any folder."""
+    # The volumes may be in another folder, but boxes beside pictures are of a camera's world.
+    if any(_images(files)) and not any(path.lower().endswith(VOLUME_FILE_EXTENSIONS) for path in paths):
         return None
     for path, text in read_heads(files, paths, ".csv", ".tsv"):
         header = _header_of(text)
         if is_luna16(header):
             return hint_of_layout(f"{path} has the columns of LUNA16", "luna16", _STATIC_SHAPE)
-        if "/" not in path and find_box_form(header) and find_scan_column(header):
+        if (
+            ("/" not in path or len(files.sizes()) == 1)
+            and find_box_form(header)
+            and find_scan_column(header)
+        ):
             return hint_of_layout(f"{path} is a table of boxes in volumes", "scan-boxes", _STATIC_SHAPE)
     return None
 

@@ -31,6 +31,7 @@ from halofeed.prep.formats.picture.image import (
     GRAY_BANDS,
     IGNORED_WINDOWS,
     MORE_BANDS,
+    NARROW_VALUES,
     OVERLAYS_LEFT_OUT,
     SEVERAL_VIEWS,
 )
@@ -54,7 +55,7 @@ BOX_BYTES = 2048
 """Bytes of an object with its features."""
 _WARNINGS = (
     *(FEWER_BITS, GRAY_BANDS, MORE_BANDS),
-    *(BURNED_IN_TEXT, OVERLAYS_LEFT_OUT, SEVERAL_VIEWS, IGNORED_WINDOWS),
+    *(BURNED_IN_TEXT, OVERLAYS_LEFT_OUT, SEVERAL_VIEWS, IGNORED_WINDOWS, NARROW_VALUES),
 )
 """Notes of decoders about guesses, which are printed as warnings."""
 _ENCODED = {"raw": 0.0, "packed": 1.0, "yuv420": 1.5, "jpeg": 2.0, "png": 2.7}

@@ -13,7 +13,7 @@ from functools import partial
 from itertools import pairwise
 from typing import Any
 
-from halofeed.prep.annotations.annotation_tools import DocumentFormat, FileContent, FilePicture, Read
+from halofeed.prep.annotations.annotation_tools import DocumentContent, DocumentFormat, FilePicture, Read
 from halofeed.prep.annotations.class_names import shorten_list
 from halofeed.prep.annotations.contract import LayoutOptions
 from halofeed.prep.annotations.documents import as_mapping, parse_json_document
@@ -85,7 +85,7 @@ def _reader(annotations: SourceFiles, options: LayoutOptions) -> Read:
     return partial(_read, _Evidence())
 
 
-def _read(evidence: _Evidence, path: str, data: bytes) -> FileContent | None:
+def _read(evidence: _Evidence, path: str, data: bytes) -> DocumentContent | None:
     document = parse_json_document(data)
     frames = _frames_of(document)
     if not any(map(_has_labels, frames)):
@@ -98,7 +98,7 @@ def _read(evidence: _Evidence, path: str, data: bytes) -> FileContent | None:
     # A file with a name is one of a picture; the others list pictures.
     if isinstance(document, dict) and "name" in document:
         read = [_of_one_file(document, path, read[0])]
-    return FileContent(pictures=read, classes=list(_leaves(config.get("categories"))))
+    return DocumentContent(pictures=read, classes=list(_leaves(config.get("categories"))))
 
 
 def _frames_of(document: Any) -> list[Any]:

@@ -10,7 +10,7 @@ import posixpath
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from halofeed.prep.annotations.annotation_tools import DocumentFormat, FileContent, FilePicture
+from halofeed.prep.annotations.annotation_tools import DocumentContent, DocumentFormat, FilePicture
 from halofeed.prep.annotations.contract import LayoutOptions
 from halofeed.prep.annotations.documents import as_mapping, parse_json_document
 from halofeed.prep.annotations.written_boxes import (
@@ -40,7 +40,7 @@ _Object = tuple[list[Mapping[str, Any]], Sequence[str]]
 """Parts of an object as they are written, and the names of all classes."""
 
 
-def _read(path: str, data: bytes) -> FileContent | None:
+def _read(path: str, data: bytes) -> DocumentContent | None:
     document = as_mapping(parse_json_document(data))
     items, categories = document.get("items"), document.get("categories")
     if not isinstance(items, list) or not isinstance(categories, dict):
@@ -49,7 +49,7 @@ def _read(path: str, data: bytes) -> FileContent | None:
     names = [str(as_mapping(one).get("name")) for one in labels] if isinstance(labels, list) else []
     subset = posixpath.splitext(posixpath.basename(path))[0]
     pictures = [_picture(as_mapping(item), place, names, subset) for place, item in enumerate(items)]
-    return FileContent(pictures=pictures, classes=names)
+    return DocumentContent(pictures=pictures, classes=names)
 
 
 def _picture(item: Mapping[str, Any], place: int, names: Sequence[str], subset: str) -> FilePicture:

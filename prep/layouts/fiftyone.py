@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from halofeed.prep.annotations.annotation_tools import DocumentFormat, FileContent, FilePicture
+from halofeed.prep.annotations.annotation_tools import DocumentContent, DocumentFormat, FilePicture
 from halofeed.prep.annotations.class_names import shorten_list
 from halofeed.prep.annotations.contract import LayoutOptions, is_split_name
 from halofeed.prep.annotations.documents import as_mapping, parse_json_document
@@ -45,7 +45,7 @@ _Object = tuple[Any, tuple[Any, Any]]
 """A written object, and the height and width of its picture."""
 
 
-def _read(path: str, data: bytes) -> FileContent | None:
+def _read(path: str, data: bytes) -> DocumentContent | None:
     document = as_mapping(parse_json_document(data))
     labels, samples = document.get("labels"), document.get("samples")
     if isinstance(labels, dict) and "classes" in document:
@@ -58,10 +58,10 @@ def _read(path: str, data: bytes) -> FileContent | None:
 # labels.json: classes, and the labels of each picture by its name without an extension --------------------
 
 
-def _read_labels(classes: Any, labels: Mapping[str, Any]) -> FileContent:
+def _read_labels(classes: Any, labels: Mapping[str, Any]) -> DocumentContent:
     names = [str(name) for name in classes] if isinstance(classes, list) else []
     pictures = [_labelled_picture(key, target, names) for key, target in labels.items()]
-    return FileContent(pictures=pictures, classes=names)
+    return DocumentContent(pictures=pictures, classes=names)
 
 
 def _labelled_picture(key: str, target: Any, names: Sequence[str]) -> FilePicture:
@@ -91,10 +91,10 @@ def _with_name(entry: Any, names: Sequence[str]) -> dict[str, Any]:
 # samples.json: the fields of each sample ------------------------------------------------------------------
 
 
-def _read_samples(samples: Sequence[Any]) -> FileContent:
+def _read_samples(samples: Sequence[Any]) -> DocumentContent:
     fields = _Fields(samples)
     pictures = [_picture_of(as_mapping(sample), place, fields) for place, sample in enumerate(samples)]
-    return FileContent(pictures=pictures)
+    return DocumentContent(pictures=pictures)
 
 
 class _Fields:

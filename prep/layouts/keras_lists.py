@@ -10,7 +10,7 @@ import posixpath
 from collections.abc import Sequence
 from functools import partial
 
-from halofeed.prep.annotations.annotation_tools import DocumentFormat, FileContent, FilePicture, Read
+from halofeed.prep.annotations.annotation_tools import DocumentContent, DocumentFormat, FilePicture, Read
 from halofeed.prep.annotations.box_lists import is_box, is_list_of_boxes, split_list_line
 from halofeed.prep.annotations.contract import LayoutOptions
 from halofeed.prep.annotations.documents import read_limited
@@ -44,7 +44,7 @@ def _class_lists(annotations: SourceFiles) -> list[list[str]]:
     ]
 
 
-def _read_list(class_lists: Sequence[Sequence[str]], path: str, data: bytes) -> FileContent | None:
+def _read_list(class_lists: Sequence[Sequence[str]], path: str, data: bytes) -> DocumentContent | None:
     text = data.decode("utf-8-sig", "surrogateescape")
     if not is_list_of_boxes(text):
         return None
@@ -56,7 +56,7 @@ def _read_list(class_lists: Sequence[Sequence[str]], path: str, data: bytes) -> 
     fitting = [names for names in class_lists if len(names) > most]
     # Two lists that differ would name the classes in two ways.
     names = fitting[0] if fitting and all(one == fitting[0] for one in fitting) else ()
-    return FileContent(pictures=[_list_picture(*line, names) for line in lines], classes=names)
+    return DocumentContent(pictures=[_list_picture(*line, names) for line in lines], classes=names)
 
 
 def _list_picture(number: int, name: str, boxes: Sequence[str], names: Sequence[str]) -> FilePicture:

@@ -5,7 +5,7 @@ Resource Initiative (IDRI)", Medical Physics 38, 2011; wiki.cancerimagingarchive
 
 - A document has a reading session for each reader. Its `SeriesInstanceUid` names the series.
 - A nodule of at least 3 mm has an outline on each slice, `edgeMap` with the column and row of each point. The outline
-  itself is outside of the nodule, so that the box is one pixel smaller on each side, where that leaves a pixel.
+  itself is outside of the nodule, so that the box is the one around the pixels inside.
 - `imageZposition` is the last number of the slice's Image Position (Patient).
 - A nodule below 3 mm has one point, and no characteristics. It becomes a box of one voxel that is flagged as ignored
   (is_crowd), as LUNA16 takes such findings for neither right nor wrong. `nonNodule` marks are counted and left out.
@@ -38,6 +38,7 @@ ROOT: Final = "LidcReadMessage"
 NODULE: Final = "nodule"
 _RADIOGRAPHS: Final = "IdriReadMessage"
 _MAX_BYTES: Final = 64 << 20
+_MAX_SIDE: Final = 4096
 _SLICE_MM: Final = 0.01
 """Positions of one slice in two readings differ by rounding at most."""
 
@@ -254,16 +255,33 @@ def _reading(nodule: ElementTree.Element, reader: int) -> NoduleReading | None:
 def _inside(outline: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
     """Return the ends of what an outline encloses, (y, x) in continuous pixels.
 
-    >>> low, high = _inside(np.array([[10, 20], [10, 24], [14, 22]]))
+    The pixels of the outline do not count, so that a spike of the outline that is one pixel wide encloses nothing. An
+    outline without a pixel inside is taken as it is, as the point of a nodule below 3 mm.
+
+    >>> square = [[10, 20], [10, 21], [10, 22], [11, 22], [12, 22], [12, 21], [12, 20], [11, 20]]
+    >>> low, high = _inside(np.array(square))
     >>> low.tolist(), high.tolist()
-    ([11.0, 21.0], [14.0, 24.0])
-    >>> low, high = _inside(np.array([[7, 9]]))  # the point of a nodule below 3 mm
+    ([11.0, 21.0], [12.0, 22.0])
+    >>> low, high = _inside(np.array([[7, 9]]))
     >>> low.tolist(), high.tolist()
     ([7.0, 9.0], [8.0, 10.0])
     """
-    first, last = outline.min(axis=0).astype(np.float64), outline.max(axis=0).astype(np.float64)
-    encloses = last - first >= 2
-    return np.where(encloses, first + 1, first), np.where(encloses, last, last + 1)
+    import cv2  # --help does without it
+
+    points = np.rint(outline).astype(np.int32)
+    first, last = points.min(axis=0), points.max(axis=0)
+    height, width = (last - first + 1).tolist()
+    # A damaged number must not ask for gigabytes.
+    if max(height, width) > _MAX_SIDE:
+        raise SourceError("annotation", "outline is larger than a slice", f"{height} x {width} pixels")
+    inner = np.zeros((height, width), np.uint8)
+    within = (points - first)[:, ::-1]
+    cv2.fillPoly(inner, [within], 1)
+    cv2.polylines(inner, [within], isClosed=True, color=0)
+    filled = np.argwhere(inner)
+    if len(filled):
+        first, last = first + filled.min(axis=0), first + filled.max(axis=0)
+    return first.astype(np.float64), (last + 1).astype(np.float64)
 
 
 def _plain(tag: object) -> str:

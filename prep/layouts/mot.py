@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
-from halofeed.prep.annotations.annotation_tools import DocumentFormat, FileContent, Read, list_documents
+from halofeed.prep.annotations.annotation_tools import DocumentContent, DocumentFormat, Read, list_documents
 from halofeed.prep.annotations.contract import LayoutOptions, Listing
 from halofeed.prep.annotations.documents import read_limited
 from halofeed.prep.annotations.frame_rows import (
@@ -50,7 +50,7 @@ _DIGITS = 6
 _MAX_BYTES = 1 << 20
 _MAX_SHARE_BELOW_ONE = 0.01
 """Share of boxes at 0 above which pixels count from 0 (an estimate, as for VOC)."""
-_IGNORED = "boxes of confidence 0 and of classes 7, 8, 12 are ignored regions: training and evaluation leave them out"
+_IGNORED = "boxes of confidence 0 and of classes 7, 8 and 12 are ignored regions, left out of training and evaluation"
 _FROM_ZERO = "boxes count from 0, as {}; MOT counts pixels from 1; --box-origin 1 shifts them"
 _UNREAD = "numbers of tracks are not read"
 
@@ -80,7 +80,7 @@ def _read_with(
     """Return the function that reads one gt.txt; it knows the sequences before, of which others may be copies."""
     first_of: dict[tuple[str, tuple[int | None, ...]], str] = {}
 
-    def read(path: str, data: bytes) -> FileContent | None:
+    def read(path: str, data: bytes) -> DocumentContent | None:
         above, folder = posixpath.split(posixpath.dirname(path))
         # det/det.txt has lines of the same form.
         if folder != "gt" or posixpath.basename(path) != "gt.txt":
@@ -115,7 +115,9 @@ def _read_with(
             frame: [_Row(cells=cells, origin=origin, names=names) for cells in some]
             for frame, some in rows.items()
         }
-        return FileContent(pictures=pictures_of_sequence(images, sequence, objects, options), classes=names)
+        return DocumentContent(
+            pictures=pictures_of_sequence(images, sequence, objects, options), classes=names
+        )
 
     return read
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from halofeed.prep.annotations.annotation_tools import DocumentFormat, FileContent, FilePicture
+from halofeed.prep.annotations.annotation_tools import DocumentContent, DocumentFormat, FilePicture
 from halofeed.prep.annotations.class_names import shorten_list
 from halofeed.prep.annotations.contract import LayoutOptions
 from halofeed.prep.annotations.documents import as_list, as_mapping, parse_json_document, parse_json_lines
@@ -24,17 +24,17 @@ _COLORS = "semantic-segmentation"
 _TOP_SIZE = ("left", "top", "width", "height")
 
 
-def _read_sagemaker(path: str, data: bytes) -> FileContent | None:
+def _read_sagemaker(path: str, data: bytes) -> DocumentContent | None:
     if path.lower().endswith(".json") and (one := _sagemaker_document(path, data)) is not None:
         return one
     if b'"source-ref"' not in data:
         return None
     classes: dict[int, str] = {}
     pictures = [_manifest_picture(number, as_mapping(one), classes) for number, one in parse_json_lines(data)]
-    return FileContent(pictures=pictures, classes=[name for _, name in sorted(classes.items())])
+    return DocumentContent(pictures=pictures, classes=[name for _, name in sorted(classes.items())])
 
 
-def _sagemaker_document(path: str, data: bytes) -> FileContent | None:
+def _sagemaker_document(path: str, data: bytes) -> DocumentContent | None:
     """Return the picture of a JSON file of the built-in algorithm; None for another file."""
     if b'"class_id"' not in data or b'"source-ref"' in data:
         return None
@@ -52,7 +52,7 @@ def _sagemaker_document(path: str, data: bytes) -> FileContent | None:
         size=_size_of(document),
         objects=[(one, names) for one in as_list(document["annotations"])],
     )
-    return FileContent(pictures=[picture], classes=[name for _, name in sorted(names.items())])
+    return DocumentContent(pictures=[picture], classes=[name for _, name in sorted(names.items())])
 
 
 def _size_of(value: Mapping[str, Any]) -> tuple[Any, Any]:

@@ -11,7 +11,7 @@ import posixpath
 from dataclasses import replace
 from functools import partial
 
-from halofeed.prep.annotations.annotation_tools import DocumentFormat, FileContent, Read, list_documents
+from halofeed.prep.annotations.annotation_tools import DocumentContent, DocumentFormat, Read, list_documents
 from halofeed.prep.annotations.contract import LayoutOptions, Listing, split_in_file_name
 from halofeed.prep.annotations.frame_rows import (
     FrameSequence,
@@ -39,7 +39,7 @@ def list_references(
 
 
 def _read_with(files: SourceFiles, options: LayoutOptions, images: SourceFiles) -> Read:
-    def read(path: str, data: bytes) -> FileContent | None:
+    def read(path: str, data: bytes) -> DocumentContent | None:
         above, folder = posixpath.split(posixpath.dirname(path))
         name = posixpath.splitext(posixpath.basename(path))[0]
         if folder.lower() != "annotations":
@@ -58,7 +58,7 @@ def _read_with(files: SourceFiles, options: LayoutOptions, images: SourceFiles) 
         pictures = pictures_of_sequence(images, sequence, objects, options)
         # VisDrone2019-VID-val/annotations: the name of the folder above ends with the split.
         split = split_in_file_name(posixpath.basename(above)) or ""
-        return FileContent(pictures=[replace(one, split=split) for one in pictures])
+        return DocumentContent(pictures=[replace(one, split=split) for one in pictures])
 
     return read
 

@@ -10,7 +10,7 @@ import posixpath
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from halofeed.prep.annotations.annotation_tools import DocumentFormat, FileContent, FilePicture
+from halofeed.prep.annotations.annotation_tools import DocumentContent, DocumentFormat, FilePicture
 from halofeed.prep.annotations.contract import LayoutOptions
 from halofeed.prep.annotations.documents import as_list, as_mapping, parse_json_lines
 from halofeed.prep.annotations.written_boxes import check_oriented, with_filled_share
@@ -23,7 +23,7 @@ _WITHOUT = "picture has no annotations in its line: taken as one without objects
 _SPLITS = {"val": "val", "valid": "val", "validation": "val"}
 
 
-def _read_ndjson(path: str, data: bytes) -> FileContent | None:
+def _read_ndjson(path: str, data: bytes) -> DocumentContent | None:
     # A file with another first line is a table or a manifest, and other lines may be damaged.
     first = as_mapping(next((one for _, one in parse_json_lines(data.lstrip().split(b"\n", 1)[0])), None))
     if first.get("type") != "dataset" and not (first.get("type") == "image" and "file" in first):
@@ -37,7 +37,7 @@ def _read_ndjson(path: str, data: bytes) -> FileContent | None:
     read = [
         _ndjson_picture(number, one, described, str(header.get("path") or "")) for number, one in pictures
     ]
-    return FileContent(pictures=read, classes=[name for _, name in sorted(described.names.items())])
+    return DocumentContent(pictures=read, classes=[name for _, name in sorted(described.names.items())])
 
 
 def _describe(path: str, header: Mapping[str, Any], pictures: Sequence[Mapping[str, Any]]) -> YoloDescription:

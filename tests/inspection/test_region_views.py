@@ -11,6 +11,7 @@ import pytest
 from halofeed.inspection.describe_dataset import describe_dataset
 from halofeed.inspection.describe_record import describe_record
 from halofeed.inspection.html.run_gallery import ExampleBoxes, match_predictions
+from halofeed.inspection.shown_sources import SHOWN, TRUTH
 from halofeed.inspection.verify import verify
 from halofeed.inspection.verify_record import record_problems
 from halofeed.loader import Loader
@@ -18,7 +19,7 @@ from halofeed.loader.contact_sheet import draw_batch
 from halofeed.schemas import keys
 from halofeed.schemas.manifest import read_manifest
 from tests.support.annotation_writer import draw
-from tests.support.conversions import halofeed_here, read_all, run_convert
+from tests.support.conversions import halofeed_here, read_all, read_split, run_convert
 from tests.support.layout_references import write_files
 from tests.support.parser_check import check_parser
 
@@ -159,3 +160,31 @@ def test_targets_without_a_word_for_regions_say_what_they_left_out(folder, tmp_p
     assert done.returncode == 0 and "3 ignored regions" in done.stderr
     found = json.loads((tmp_path / to / "export.json").read_text())
     assert found["left_out"]["ignored regions"] == 3
+
+
+@pytest.mark.parametrize("orientation", [1, 6])
+@pytest.mark.parametrize("fit", ["whole", "tiles"])
+def test_a_picture_that_is_put_together_has_each_region_once(tmp_path, fit, orientation):
+    draw(tmp_path / "in", "images/a.jpg", size=SIZE, orientation=orientation)
+    write_files(tmp_path / "in", {"annotations/a.txt": ROWS["c"] + ROWS["a"]})
+    options = {"fit": "tiles", "height": 32, "width": 32, "tile_overlap": (8, 8)} if fit == "tiles" else {}
+    options |= {"annotation_grid": "stored", "encoding": "png"}
+    done = run_convert(
+        tmp_path / "in", tmp_path / "out", layout="visdrone", **{"height": 64, "width": 64, **options}
+    )
+    assert not [problem for problem in verify(done.folder).problems if "ignored" in str(problem)]
+    records = list(read_split(Path(done.folder), "train"))
+    manifest = read_manifest(done.folder)
+    shown = SHOWN["picture"](records, manifest, True)
+    found = TRUTH["detection"](records, shown, manifest)["truth_ignored_boxes"]
+    height, width = SIZE
+    # Regions as x, y, width and height in the file, which the conversion clips to the picture.
+    written = np.array([[0, 0, 10, 60], [70, 50, 10, 10], [40, 10, 30, 40]], float)
+    corners = written[:, [1, 0, 3, 2]]
+    corners[:, 2:] += corners[:, :2]
+    expected = corners / [height, width, height, width]
+    if orientation == 6:  # the file's left column is the first row, from right to left
+        top, left, bottom, right = expected.T
+        expected = np.stack([left, 1 - bottom, right, 1 - top], axis=1)
+    order = [np.lexsort(boxes.T[::-1].round(3)) for boxes in (found, expected)]
+    np.testing.assert_allclose(found[order[0]], expected[order[1]], atol=1e-5)

@@ -332,10 +332,7 @@ EXCEPTIONS: dict[str, str] = {
         "tests/inspection/test_predictions_page.py types it"
     ),
     **dict.fromkeys(
-        (
-            "halofeed/training.py: ; predict DICOM series by another command, with --source {}",
-            "halofeed/training.py: no metrics: the data set has no labeled split named validation, val or",
-        ),
+        ("halofeed/training.py: no metrics: the data set has no labeled split named validation, val or",),
         "tests/command/test_training_advice.py reads it; typing it takes a trained run",
     ),
     **dict.fromkeys(
