@@ -96,6 +96,7 @@ EXCEPTIONS: dict[str, str] = {
     "prep/layouts/detect.py: its files show no layout{}; name one of {} with --layout": OF_LAYOUTS,
     **dict.fromkeys(
         (
+            "prep/layouts/sagemaker.py: line {}: take --layout pairs with --label-colors '{}' on the downloaded",
             f"{UNKNOWN}: write what it says into a table with the columns filename,class for",
             f"{UNKNOWN}: take --layout csv --column {{}}, with label=COLUMN for that of the classes;",
             "prep/annotations/suggest_patterns.py: by name and content, none of its {}, such as {}, is the label of",
@@ -138,6 +139,16 @@ EXCEPTIONS: dict[str, str] = {
             "pipelines/declared_sizes.py: {}; {}. The sizes in the annotations show it. Nothing was committed.",
         ),
         "tests/pipelines/test_losses.py, tests/test_cases.py or tests/pipelines/test_boxes.py types it",
+    ),
+    **dict.fromkeys(
+        (
+            "prep/layouts/bdd100k.py: classes without boxes, such as lanes and areas, left out: {}; --classes",
+            "prep/layouts/cityscapes.py: {}: no file ends in _labelIds.png or _labelTrainIds.png; draw label",
+            "prep/layouts/cityscapes.py: {}: no file ends in _polygons.json, which has the objects; take --task",
+            "prep/layouts/cityscapes.py: {} of areas left out, whose classes have no single objects in",
+            "pipelines/planned_classes.py: halofeed convert: {}: pixels of these values are ignored and are no",
+        ),
+        "tests/prep/layouts/test_layout_bdd100k.py or test_layout_cityscapes.py types it",
     ),
     **dict.fromkeys(
         (
