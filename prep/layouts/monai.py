@@ -82,7 +82,8 @@ def _find(annotations: SourceFiles) -> str:
     found = [path for path, text in read_heads(annotations, paths, ".json") if is_datalist(text)]
     if len(found) == 1:
         return found[0]
-    listed = f"found {', '.join(found[:5])}; name one with --annotations" if found else "found none"
+    listed = f"found {', '.join(found[:5])}; name one with --source, and its folder with --images"
+    listed = listed if found else "found none"
     raise AnnotationsError(
         f'{annotations.root}: expected one JSON file with "training": {_EXPECTED}; {listed}'
     )
