@@ -24,7 +24,10 @@ from halofeed.loader import RandomRotation as RandomRotation
 from halofeed.loader import Rotate90 as Rotate90
 from halofeed.loader import ScaleJitter as ScaleJitter
 from halofeed.loader import SsdRandomCrop as SsdRandomCrop
+from halofeed.loader import boxes_to_mm as boxes_to_mm
+from halofeed.loader import boxes_to_source as boxes_to_source
 from halofeed.loader import join_id as join_id
+from halofeed.loader.forms.keras_form import keras_batches as keras_batches
 from halofeed.pipelines.run_counts import ConversionSummary as ConversionSummary
 from halofeed.schemas.partition import Partition as Partition
 from halofeed.trainer.mesh import constrain as constrain
@@ -107,6 +110,8 @@ def convert(
     oriented_boxes: Literal['upright', 'drop'] = 'upright',
     class_property: str | None = None,
     one_class: str | None = None,
+    person_box: Literal['full', 'visible', 'head'] = 'full',
+    run_lengths: Literal['auto', 'columns', 'rows'] = 'auto',
     coordinates: str = 'auto',
     empty_classes: Sequence[str | int] = (),
     keep: Sequence[str | int] = (),
@@ -149,6 +154,8 @@ def convert(
     mask_references: Literal['check', 'ignore'] = 'check',
     class_overlap: Literal['refuse', 'last', 'first', 'channels'] = 'refuse',
     several_masks: Literal['refuse', 'merge', 'majority', 'staple'] = 'refuse',
+    scan_box_units: Literal['auto', 'voxels', 'mm-ras', 'mm-lps'] = 'auto',
+    min_readers: int = 1,
     refuse_flaws: Sequence[str | int] = (),
     fill_missing_slices: bool = False,
     min_slices: int = 3,
@@ -173,7 +180,7 @@ def convert(
     classes: Sequence[str | int] = (),
     map_classes: Sequence[str | int] | Mapping[str, Any] = (),
     drop_classes: Sequence[str | int] = (),
-    emptied_pictures: Literal['negative', 'left-out'] = 'negative',
+    emptied_pictures: Literal['negative', 'ignored', 'left-out'] = 'negative',
     label_channels: Sequence[str | int] = (),
     label_colors: Sequence[str | int] | Mapping[str, Any] = (),
     label_values: Literal['auto', 'stored', 'shown'] = 'auto',
@@ -234,7 +241,7 @@ def convert(
         task: task that the records serve; default: the layout's own.
         box_origin: boxes in pixels: the number of the first pixel, 0 or 1 (then both ends are within the box, as in
             VOC); default: 0 for tables; for voc 0 where boxes have fractions, else 1, refused where boxes begin below
-            1.
+            1; for mot 0 where boxes have fractions or begin at 0, else 1.
         box_units: unit of boxes: pixels, or normalized, fractions of the picture's width and height; auto reads a
             file whose boxes are all within 0 to 1 as normalized.
         box_form: form of a box in columns x,y,w,h, in a list called bbox, or in VOC's xmin,ymin,xmax,ymax: corners
@@ -286,8 +293,8 @@ def convert(
         max_boxes: static number of boxes that the loader pads to; the report counts the boxes beyond it.
         boxes_outside: boxes that leave the picture.
         boxes_zero_area: boxes without height or width.
-        boxes_crowd: boxes that mark a crowd: keep them with their flag, by which training leaves them out; drop them;
-            or take them as objects, for tools that flag every object.
+        boxes_crowd: boxes that mark a crowd or a group (Open Images' IsGroupOf): keep them with their flag, by which
+            training leaves them out; drop them; or take them as objects, for tools that flag every object.
         boxes_difficult: boxes flagged as difficult: keep them with their flag, drop them, or take them as objects
             without it.
         on_bad_object: COCO, VOC and tables: an object that cannot be used (inverted or NaN box, no class; with masks
@@ -297,7 +304,12 @@ def convert(
             takes boxes as they are before they are turned. keep corners keeps their corners too.
         class_property: GeoJSON: property with the class; default: QuPath's classification, class, label, category,
             type_id and other usual names, or the only one whose texts repeat.
-        one_class: GeoJSON: all features are objects of this class, e.g. building.
+        one_class: GeoJSON, masks of objects, and tables of run lengths without classes: all are objects of this
+            class, e.g. building.
+        person_box: CrowdHuman: the box of each person: the full body, which may extend beyond the picture, its
+            visible part, or the head.
+        run_lengths: tables of run lengths: whether pixels count down the columns, as Kaggle's mostly do, or along the
+            rows. auto: the masks of pictures that are no squares show it, else columns.
         coordinates: GeoJSON: what its numbers are: pixels of the picture; picture, the coordinate system of each
             picture; lat-lon, latitude before longitude; or a system such as EPSG:32633. auto: the file's own member
             crs, else longitude and latitude; pixels for QuPath, and for pictures without a georeference.
@@ -334,7 +346,8 @@ def convert(
         frames: frames of a record: every source is a clip (a video, an animated GIF, WebP or PNG, a folder of
             frames), brought to frames x height x width; for segmentation each frame needs a mask (a folder of PNG
             files, or an animated PNG, GIF or lossless WebP).
-        frame_stride: use every N-th frame (default: 1, every frame).
+        frame_stride: use every N-th frame (default: 1, every frame); of sequences of pictures with boxes too (mot,
+            visdrone-video, cvat), whose frames are near copies.
         frame_rate: use this many frames per second instead, by the frames' time stamps: at each of these times the
             frame that is shown then.
         folder_frame_rate: frames per second of folders of frames, which have no time stamps.
@@ -357,7 +370,8 @@ def convert(
         slice_wise: use the nearest slice across thick slices, as nnU-Net does; auto: if the slice spacing is over 3
             times the spacing within the slice.
         window: a window in HU by name (abdomen, bone, brain, liver, lung, mediastinum) or as center/width, e.g.
-            40/400.
+            40/400; DICOM pictures: the number or the explanation of one of the file's own windows or VOI LUTs, e.g. 2
+            (default: the first), center/width, or none for all values.
         window_hu: the window's low and high end, e.g. -160,240.
         window_unit: unit of window and window_hu: hu refuses a scan whose values are not Hounsfield units (MR, a CT
             without rescale, a file that states no unit and has no value below -50); any applies the window to every
@@ -388,6 +402,11 @@ def convert(
         several_masks: several label files (SEGs, RTSTRUCTs) of one image are refused, or merged in order of name, as
             those of a table are; volumes: readings of the same structures become one label: majority takes the class
             of most files, staple weighs files by their agreement (STAPLE); a tie is background.
+        scan_box_units: scan-boxes: unit of the boxes: voxels (continuous, x along the file's fastest axis), mm-ras
+            (to the right, anterior and superior, as in NIfTI) or mm-lps (left, posterior, superior, as in DICOM and
+            ITK); auto takes the only one in which they lie in their scans.
+        min_readers: LIDC: a nodule that fewer readers outlined is flagged as ignored (is_crowd), so that it is
+            neither learned nor counted as background; boxes_crowd drop leaves it out.
         refuse_flaws: DICOM: refuse a series with any of these flaws instead of correcting it: tilt, unequal-gaps,
             missing-slice, overlapping, padding, duplicates.
         fill_missing_slices: DICOM: interpolate missing slices instead of refusing the series.
@@ -448,7 +467,7 @@ def convert(
             of values; background leaves a class out, before overlaps are counted.
         drop_classes: classes of the source to leave out, by name or value.
         emptied_pictures: a picture whose objects classes, map_classes and drop_classes all leave out becomes a
-            picture without objects, or has no record.
+            picture without objects, one with ignored regions in the place of its objects, or has no record.
         label_channels: volumes: the class of each channel of label files with a channel per class (one-hot), in
             order, e.g. background,liver,spleen.
         label_colors: segmentation: the class of each color (RRGGBB, hexadecimal) of label files in color, e.g.
@@ -468,7 +487,8 @@ def convert(
         gsd_m: scale the picture to this ground sample distance in meters per pixel, e.g. 0.5; the file states its
             own.
         min_visible: share of an object's box that a tile must show, 0 to 1. An object that it shows less of stays in
-            the tile, flagged as ignored (is_crowd), so that it is neither learned nor counted as background.
+            the tile, flagged as ignored (is_crowd), so that it is neither learned nor counted as background; the same
+            for boxes in volumes, in tiles and crops.
         empty_tiles: tiles without an object, or whose label is background only: keep all, drop all, or keep this
             share of them, e.g. 0.1, chosen by a stable hash.
         bands: bands of the file that become channels, in order, counted from 1, e.g. 4,3,2; default: all, which
@@ -546,6 +566,8 @@ def dry_run(
     oriented_boxes: Literal['upright', 'drop'] = 'upright',
     class_property: str | None = None,
     one_class: str | None = None,
+    person_box: Literal['full', 'visible', 'head'] = 'full',
+    run_lengths: Literal['auto', 'columns', 'rows'] = 'auto',
     coordinates: str = 'auto',
     empty_classes: Sequence[str | int] = (),
     keep: Sequence[str | int] = (),
@@ -588,6 +610,8 @@ def dry_run(
     mask_references: Literal['check', 'ignore'] = 'check',
     class_overlap: Literal['refuse', 'last', 'first', 'channels'] = 'refuse',
     several_masks: Literal['refuse', 'merge', 'majority', 'staple'] = 'refuse',
+    scan_box_units: Literal['auto', 'voxels', 'mm-ras', 'mm-lps'] = 'auto',
+    min_readers: int = 1,
     refuse_flaws: Sequence[str | int] = (),
     fill_missing_slices: bool = False,
     min_slices: int = 3,
@@ -612,7 +636,7 @@ def dry_run(
     classes: Sequence[str | int] = (),
     map_classes: Sequence[str | int] | Mapping[str, Any] = (),
     drop_classes: Sequence[str | int] = (),
-    emptied_pictures: Literal['negative', 'left-out'] = 'negative',
+    emptied_pictures: Literal['negative', 'ignored', 'left-out'] = 'negative',
     label_channels: Sequence[str | int] = (),
     label_colors: Sequence[str | int] | Mapping[str, Any] = (),
     label_values: Literal['auto', 'stored', 'shown'] = 'auto',
@@ -672,7 +696,7 @@ def dry_run(
         task: task that the records serve; default: the layout's own.
         box_origin: boxes in pixels: the number of the first pixel, 0 or 1 (then both ends are within the box, as in
             VOC); default: 0 for tables; for voc 0 where boxes have fractions, else 1, refused where boxes begin below
-            1.
+            1; for mot 0 where boxes have fractions or begin at 0, else 1.
         box_units: unit of boxes: pixels, or normalized, fractions of the picture's width and height; auto reads a
             file whose boxes are all within 0 to 1 as normalized.
         box_form: form of a box in columns x,y,w,h, in a list called bbox, or in VOC's xmin,ymin,xmax,ymax: corners
@@ -724,8 +748,8 @@ def dry_run(
         max_boxes: static number of boxes that the loader pads to; the report counts the boxes beyond it.
         boxes_outside: boxes that leave the picture.
         boxes_zero_area: boxes without height or width.
-        boxes_crowd: boxes that mark a crowd: keep them with their flag, by which training leaves them out; drop them;
-            or take them as objects, for tools that flag every object.
+        boxes_crowd: boxes that mark a crowd or a group (Open Images' IsGroupOf): keep them with their flag, by which
+            training leaves them out; drop them; or take them as objects, for tools that flag every object.
         boxes_difficult: boxes flagged as difficult: keep them with their flag, drop them, or take them as objects
             without it.
         on_bad_object: COCO, VOC and tables: an object that cannot be used (inverted or NaN box, no class; with masks
@@ -735,7 +759,12 @@ def dry_run(
             takes boxes as they are before they are turned. keep corners keeps their corners too.
         class_property: GeoJSON: property with the class; default: QuPath's classification, class, label, category,
             type_id and other usual names, or the only one whose texts repeat.
-        one_class: GeoJSON: all features are objects of this class, e.g. building.
+        one_class: GeoJSON, masks of objects, and tables of run lengths without classes: all are objects of this
+            class, e.g. building.
+        person_box: CrowdHuman: the box of each person: the full body, which may extend beyond the picture, its
+            visible part, or the head.
+        run_lengths: tables of run lengths: whether pixels count down the columns, as Kaggle's mostly do, or along the
+            rows. auto: the masks of pictures that are no squares show it, else columns.
         coordinates: GeoJSON: what its numbers are: pixels of the picture; picture, the coordinate system of each
             picture; lat-lon, latitude before longitude; or a system such as EPSG:32633. auto: the file's own member
             crs, else longitude and latitude; pixels for QuPath, and for pictures without a georeference.
@@ -772,7 +801,8 @@ def dry_run(
         frames: frames of a record: every source is a clip (a video, an animated GIF, WebP or PNG, a folder of
             frames), brought to frames x height x width; for segmentation each frame needs a mask (a folder of PNG
             files, or an animated PNG, GIF or lossless WebP).
-        frame_stride: use every N-th frame (default: 1, every frame).
+        frame_stride: use every N-th frame (default: 1, every frame); of sequences of pictures with boxes too (mot,
+            visdrone-video, cvat), whose frames are near copies.
         frame_rate: use this many frames per second instead, by the frames' time stamps: at each of these times the
             frame that is shown then.
         folder_frame_rate: frames per second of folders of frames, which have no time stamps.
@@ -795,7 +825,8 @@ def dry_run(
         slice_wise: use the nearest slice across thick slices, as nnU-Net does; auto: if the slice spacing is over 3
             times the spacing within the slice.
         window: a window in HU by name (abdomen, bone, brain, liver, lung, mediastinum) or as center/width, e.g.
-            40/400.
+            40/400; DICOM pictures: the number or the explanation of one of the file's own windows or VOI LUTs, e.g. 2
+            (default: the first), center/width, or none for all values.
         window_hu: the window's low and high end, e.g. -160,240.
         window_unit: unit of window and window_hu: hu refuses a scan whose values are not Hounsfield units (MR, a CT
             without rescale, a file that states no unit and has no value below -50); any applies the window to every
@@ -826,6 +857,11 @@ def dry_run(
         several_masks: several label files (SEGs, RTSTRUCTs) of one image are refused, or merged in order of name, as
             those of a table are; volumes: readings of the same structures become one label: majority takes the class
             of most files, staple weighs files by their agreement (STAPLE); a tie is background.
+        scan_box_units: scan-boxes: unit of the boxes: voxels (continuous, x along the file's fastest axis), mm-ras
+            (to the right, anterior and superior, as in NIfTI) or mm-lps (left, posterior, superior, as in DICOM and
+            ITK); auto takes the only one in which they lie in their scans.
+        min_readers: LIDC: a nodule that fewer readers outlined is flagged as ignored (is_crowd), so that it is
+            neither learned nor counted as background; boxes_crowd drop leaves it out.
         refuse_flaws: DICOM: refuse a series with any of these flaws instead of correcting it: tilt, unequal-gaps,
             missing-slice, overlapping, padding, duplicates.
         fill_missing_slices: DICOM: interpolate missing slices instead of refusing the series.
@@ -886,7 +922,7 @@ def dry_run(
             of values; background leaves a class out, before overlaps are counted.
         drop_classes: classes of the source to leave out, by name or value.
         emptied_pictures: a picture whose objects classes, map_classes and drop_classes all leave out becomes a
-            picture without objects, or has no record.
+            picture without objects, one with ignored regions in the place of its objects, or has no record.
         label_channels: volumes: the class of each channel of label files with a channel per class (one-hot), in
             order, e.g. background,liver,spleen.
         label_colors: segmentation: the class of each color (RRGGBB, hexadecimal) of label files in color, e.g.
@@ -906,7 +942,8 @@ def dry_run(
         gsd_m: scale the picture to this ground sample distance in meters per pixel, e.g. 0.5; the file states its
             own.
         min_visible: share of an object's box that a tile must show, 0 to 1. An object that it shows less of stays in
-            the tile, flagged as ignored (is_crowd), so that it is neither learned nor counted as background.
+            the tile, flagged as ignored (is_crowd), so that it is neither learned nor counted as background; the same
+            for boxes in volumes, in tiles and crops.
         empty_tiles: tiles without an object, or whose label is background only: keep all, drop all, or keep this
             share of them, e.g. 0.1, chosen by a stable hash.
         bands: bands of the file that become channels, in order, counted from 1, e.g. 4,3,2; default: all, which

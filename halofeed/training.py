@@ -359,9 +359,7 @@ def _train(parsed: argparse.Namespace, config: TrainConfig, name: str) -> int:
     )
     parsed.out = parsed.out or str(Path("runs") / f"{data.description['data_name']}-{name}")
     folder = Path(parsed.out)
-    if is_chief():
-        _print_if_not_evaluated(data)
-    done = train(config, data, folder, overwrite=parsed.overwrite)
+    done = train(config, data, folder, overwrite=parsed.overwrite, notes=_not_evaluated(data))
     # Every process has the same metrics; one of them writes and prints.
     if is_chief():
         report = write_run_report(folder)
@@ -378,14 +376,15 @@ def _train(parsed: argparse.Namespace, config: TrainConfig, name: str) -> int:
     return 0
 
 
-def _print_if_not_evaluated(data: TrainData) -> None:
-    """Print that a run has no split to evaluate on, before it begins."""
-    if data.evaluation is None:
-        print_status(
-            "no metrics: the data set has no labeled split named validation, val or test besides "
-            f"{data.description['split']!r}; convert it with --split-shares train=0.8,test=0.2, or name a split: "
-            "--set evaluate_split=NAME"
-        )
+def _not_evaluated(data: TrainData) -> list[str]:
+    """Return the line that a run has no split to evaluate on, if it has none."""
+    if data.evaluation is not None:
+        return []
+    return [
+        "no metrics: the data set has no labeled split named validation, val or test besides "
+        f"{data.description['split']!r}; convert it with --split-shares train=0.8,test=0.2, or name a split: "
+        "--set evaluate_split=NAME"
+    ]
 
 
 def _with_fold(config: TrainConfig, path: str, fold: int, split: str) -> tuple[str, TrainConfig]:
@@ -469,6 +468,7 @@ def _predict(parsed: argparse.Namespace, run: Run) -> int:
             data, split = _convert_new_files(parsed, run, scratch), NEW_SPLIT
         else:
             data, split = choose_split(run, parsed.data, parsed.split)
+            _print_other_classes(run, data)
         done = predict(
             run, data, split, parsed.out, which=parsed.checkpoint, overwrite=parsed.overwrite, options=options
         )
@@ -493,6 +493,23 @@ def _predict(parsed: argparse.Namespace, run: Run) -> int:
     if page is not None:
         print(f"page: {page}")
     return 0
+
+
+def _print_other_classes(run: Run, data: str) -> None:
+    """Print where a data set has other classes than the model learned: the predictions have the model's."""
+    from halofeed.schemas.manifest import read_manifest
+
+    stored, learned = dict(read_manifest(data).labels), dict(run.facts.labels)
+    # Data that was converted for prediction alone may have no classes.
+    if stored and stored != learned:
+        numbers = [number for number in sorted(stored | learned) if stored.get(number) != learned.get(number)]
+        number = numbers[0]
+        print_status(
+            f"warning: {data} has other classes than the model learned: {len(numbers)} of {len(stored | learned)} "
+            f"numbers differ, such as {number}, {stored.get(number, 'no class')} there and "
+            f"{learned.get(number, 'no class')} in the model; predictions have the model's names, and a page compares "
+            "true and predicted classes by their numbers"
+        )
 
 
 def _draw_predictions(parsed: argparse.Namespace, data: str, split: str) -> Path:

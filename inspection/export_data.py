@@ -21,6 +21,7 @@ from halofeed.inspection.export_grid import GRIDS, SourcePictures
 from halofeed.inspection.export_parquet import ParquetExporter
 from halofeed.inspection.export_pictures import CocoExporter, FoldersExporter, VocExporter
 from halofeed.inspection.export_records import ExportedData, Exporter
+from halofeed.inspection.export_scan_boxes import ScanBoxExporter
 from halofeed.inspection.export_shards import WebDatasetExporter
 from halofeed.inspection.export_volumes import NiftiExporter
 from halofeed.inspection.export_yolo import YoloExporter
@@ -37,6 +38,7 @@ EXPORTERS: dict[str, type[Exporter]] = {
     "voc": VocExporter,
     "dota": DotaExporter,
     "nifti": NiftiExporter,
+    "scan-boxes": ScanBoxExporter,
     "parquet": ParquetExporter,
     "webdataset": WebDatasetExporter,
 }

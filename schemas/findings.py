@@ -95,6 +95,9 @@ class FindingName(StrEnum):
     NO_ORIGIN = ("no origin given", "The file does not give the position of the first voxel; 0 was assumed.")
     NO_RESCALE_SLOPE = ("no rescale slope", "A CT file has no rescale slope to Hounsfield units; values are as stored.")
     NO_VOXEL_SIZE = ("voxel size is not given", "The header has no voxel size; 1 mm was assumed, as the format says.")
+    OBJECTS_CUT_OFF = ("objects in no record",
+        "Objects with boxes are outside the static shape and are in no record.",
+        "Convert with --fit tiles, a larger --depth, --height and --width, or --center label.")
     OLD_RANGE_NOT_APPLIED = ("old min and old max are not applied",
         "The file gives the range before quantization; values are as stored.")
     ONE_OF_SEVERAL_VOLUMES = ("one of several volumes in a series",

@@ -20,7 +20,17 @@ BOX_FORMS = ("auto", "corners", "corner-size", "center-size")
 SPELLINGS: Mapping[str, tuple[tuple[str, ...], ...]] = {
     "filename": (
         ("filename",),
-        ("filepath", "imagepath", "imgpath", "imagename", "imgname", "imagefile", "imgfile", "imagefilename"),
+        (
+            "filepath",
+            "imagepath",
+            "imgpath",
+            "imagename",
+            "imgname",
+            "imagefile",
+            "imgfile",
+            "imagefilename",
+            "imagefilepath",
+        ),
         ("file", "path", "img"),
         ("imageid", "imgid"),
     ),
@@ -45,6 +55,7 @@ SPELLINGS: Mapping[str, tuple[tuple[str, ...], ...]] = {
     "truncated": (("truncated",), ("istruncated",)),
     "occluded": (("occluded",), ("isoccluded",)),
     "group_of": (("groupof",), ("isgroupof",)),
+    "ignored": (("ignored",), ("isignored",)),
     "corners": (("corners",),),
     "mask": (("instancerle",),),
 }

@@ -21,6 +21,7 @@ from halofeed.prep.annotations.class_names import class_number
 from halofeed.prep.annotations.columns import CORNERS, ColumnMapping, has_columns, normalize_name
 from halofeed.prep.annotations.container_rows import FAULT, parquet_rows, usable_rows, webdataset_rows
 from halofeed.prep.annotations.contract import LayoutOptions, is_split_name, report_unreadable
+from halofeed.prep.annotations.flagged_boxes import flagged_boxes_form
 from halofeed.prep.annotations.suggest_layout import advice_for_bytes
 from halofeed.prep.annotations.table_files import is_container, table_files
 from halofeed.prep.annotations.table_forms import (
@@ -349,6 +350,8 @@ def _read_csv(name: str, text: TableText, rule: ColumnRules) -> Table:
     entries = partial(lines_of_file.under, header)
     if may_have_form:
         if form := find_form(text.files, name, header):
+            return _converted(name, form, entries, rule, text)
+        if form := flagged_boxes_form(name, header, lines_of_file.written):
             return _converted(name, form, entries, rule, text)
         if form := _find_one_hot(name, header, rule, lines_of_file):
             return replace(_converted(name, form, entries, rule, text), header=tuple(header))

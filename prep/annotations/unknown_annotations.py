@@ -23,15 +23,6 @@ _OTHER_TABLE = (
     "write what it says into a table with the columns filename,class for classes of pictures, or filename,class,xmin,"
     "ymin,xmax,ymax for boxes in pixels, then name that table with --source and take --layout csv"
 )
-_OTHER_TOOLS = (
-    (
-        "dm_format_version",
-        "JSON of Datumaro",
-        "convert it with datum convert -i FOLDER -if datumaro -f coco -o COCO_FOLDER, then name COCO_FOLDER with "
-        "--source and the pictures with --images",
-    ),
-)
-"""Key of a document, the tool that writes it, and a way to convert it. Other documents are described by their keys."""
 _JSON_STRING = re.compile(r'"((?:[^"\\]|\\.)*)"')
 _JSON_KEY = re.compile(r'"((?:[^"\\]|\\.)*)"\s*:')
 _DOCUMENTS = (".json", ".ndjson", ".jsonl", ".geojson")
@@ -87,11 +78,10 @@ def _describe_document(path: str, text: str) -> Hint | None:
     """Return the keys of a JSON document; None if it has none at its top."""
     keys = json_keys(text)
     top = dict.fromkeys(key for key in _JSON_KEY.findall(text) if {key, f"[].{key}"} & keys)
-    tool, fix = next((found for key, *found in _OTHER_TOOLS if key in keys), ("JSON", _OTHER_TABLE))
     # A list of only numbers or texts is not evidence.
     if not top:
         return None
-    return Hint(what=f"{path} is {tool} with the keys {shorten_list(list(top)[:12])}", fix=fix)
+    return Hint(what=f"{path} is JSON with the keys {shorten_list(list(top)[:12])}", fix=_OTHER_TABLE)
 
 
 def _describe_packed_table(paths: Sequence[str]) -> Hint | None:

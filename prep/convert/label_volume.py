@@ -32,7 +32,7 @@ from halofeed.prep.geometry.orientation import check_same_space, plan_canonical,
 from halofeed.prep.geometry.scan import Finding, Grid, MaskScan, OverlapRule
 from halofeed.prep.options.recipe import Recipe
 from halofeed.prep.sources.example import SourceExample
-from halofeed.prep.sources.file_names import VOLUME_FILE_EXTENSIONS, extension_of, is_image_name, stem_of
+from halofeed.prep.sources.file_names import VOLUME_FILE_EXTENSIONS, extension_of, is_still_name, stem_of
 from halofeed.prep.sources.files import SourceFiles
 from halofeed.prep.voxels.label_volumes import MAX_CLASS, merge_class_masks, merge_labels
 from halofeed.prep.voxels.resample import apply_mask, view_of
@@ -143,7 +143,7 @@ class LabelReader:
     def _open(self, path: str) -> MaskScan:
         members = dict(self.reference.mask_members).get(path, ())
         # A label of several files: a picture for each slice (CHAOS), or DICOM slices (3D-IRCADb).
-        if members and is_image_name(members[0]):
+        if members and is_still_name(members[0]):
             return self._open_pictures(path, members)
         return open_mask(self.files, path, self.grid, self.options, members)
 

@@ -41,6 +41,7 @@ from halofeed.prep.convert.loss_measures import (
 )
 from halofeed.prep.convert.tallies import (
     Coverage,
+    ObjectFacts,
     VolumeFacts,
     VolumeTally,
     count_labels,
@@ -48,6 +49,7 @@ from halofeed.prep.convert.tallies import (
     measure_coverage,
     shown_by,
 )
+from halofeed.prep.convert.volume_objects import BadObjects, ScanObjectReader, ScanObjects, ShownObjects
 from halofeed.prep.formats.volume.reading_options import ScanOptions
 from halofeed.prep.formats.volume_formats import open_scan
 from halofeed.prep.geometry.orientation import plan_canonical, plan_orthogonal
@@ -85,6 +87,7 @@ from halofeed.prep.voxels.intensity import (
 )
 from halofeed.prep.voxels.label_volumes import (
     CT_FOREGROUND_HU,
+    VoxelBox,
     foreground_box,
     label_box,
     mean_intensity,
@@ -98,6 +101,7 @@ from halofeed.schemas.encodings import ENCODINGS
 from halofeed.schemas.fields import count_set_members
 from halofeed.schemas.findings import FindingName
 from halofeed.schemas.ledger import LedgerCounter
+from halofeed.schemas.tasks import task_named
 from halofeed.schemas.tfexample import Value
 from halofeed.system.errors import SourceError
 from halofeed.system.memory import ReserveMemory
@@ -286,6 +290,8 @@ class _ScanFacts:
         sized: shape of the scan before the static shape.
         coverage: what the records leave out.
         ledger: losses of the conversion.
+        objects: the objects of the scan; None for segmentation.
+        shown_objects: what each record shows of them.
     """
 
     reference: SourceExample
@@ -296,6 +302,8 @@ class _ScanFacts:
     sized: VolumeShape
     coverage: Coverage
     ledger: LedgerCounter
+    objects: ScanObjects | None = None
+    shown_objects: ShownObjects | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -304,10 +312,15 @@ class VolumeConverter:
 
     recipe: Recipe
     labels: LabelMap
+    task: str = "segmentation"
+
+    @property
+    def _has_boxes(self) -> bool:
+        return task_named(self.task).has_boxes
 
     def new_tally(self) -> VolumeTally:
         """Return a tally for the facts of records."""
-        return VolumeTally()
+        return VolumeTally(self.recipe.max_boxes if self._has_boxes else None)
 
     def records(
         self, reference: SourceExample, files: SourceFiles, reserve: ReserveMemory | None = None
@@ -327,7 +340,8 @@ class VolumeConverter:
         if in_hu:
             check_declared(opened.scans)
         self._reserve(opened, reference, reserve)
-        labels = self._read_labels(opened, reference, files, options)
+        objects = self._read_objects(opened, reference, files, options) if self._has_boxes else None
+        labels = None if self._has_boxes else self._read_labels(opened, reference, files, options)
         image, moved = self._read_image(opened.scans, opened.plans)
         assumed = check_values_are_hu(opened.scans, image, self.recipe.fixed_window()) if in_hu else ()
         names, canonical = _channel_names(opened.scans), opened.canonical.target
@@ -339,8 +353,10 @@ class VolumeConverter:
         values = self._plan_values(image, least)
         rounded = _check_rounding(image, values, names)
         known = self._known(None if labels is None else labels.values)
-        sized, parts = self._plan(canonical, image, known)
+        around = None if objects is None else objects.on_canonical(canonical)
+        sized, parts = self._plan(canonical, image, known, around)
         part_plans = [part.plan for part in parts]
+        shown = None if objects is None else objects.show(part_plans)
         coverage = measure_coverage(canonical, part_plans, known, self._channels, image=image[..., 0])
         ledger = LedgerCounter()
         levels = self._count_source(ledger, image, values, reference, needs_unit=needs_unit)
@@ -348,6 +364,7 @@ class VolumeConverter:
             self._count_instances(ledger, known, coverage, reference)
         del known
         noted = (*(labels.findings if labels else ()), *assumed, *rounded, *coverage.findings())
+        noted += () if shown is None else shown.findings()
         shared = _ScanFacts(
             reference=reference,
             source=scan,
@@ -357,6 +374,8 @@ class VolumeConverter:
             sized=sized,
             coverage=coverage,
             ledger=ledger,
+            objects=objects,
+            shown_objects=shown,
         )
         # `_move_parts` empties these lists, so that it can reuse or free the arrays.
         images, masks = [image], [] if labels is None else [labels.values]
@@ -411,6 +430,23 @@ class VolumeConverter:
                 negative_values=self.labels.negative_values,
             ),
             slices=scan.slices,
+        ).read()
+
+    def _read_objects(
+        self, opened: _OpenedScans, reference: SourceExample, files: SourceFiles, options: ScanOptions
+    ) -> ScanObjects:
+        """Return the objects of the scans in voxels of the first one."""
+        grid = opened.scans[0].grid
+        return ScanObjectReader(
+            recipe=self.recipe,
+            labels=self.labels,
+            reference=reference,
+            files=files,
+            grid=grid,
+            options=replace(options, origin=opened.origin),
+            reserve_mask=lambda mask: options.reserve(
+                label_bytes(opened.scans, grid, mask, 0, several=False)
+            ),
         ).read()
 
     def _count_source(
@@ -574,8 +610,14 @@ class VolumeConverter:
             detail = "one offset may not suit each of them; leave --offset-hu out"
             raise SourceError("intensity", "offset of several channels", detail)
 
-    def _plan(self, grid: Grid, image: Voxels, labels: Voxels | None) -> tuple[VolumeShape, list[VolumeTile]]:
-        """Return a scan's shape before the static shape, and the plan of each tile from its canonical grid."""
+    def _plan(
+        self, grid: Grid, image: Voxels, labels: Voxels | None, around: VoxelBox | None
+    ) -> tuple[VolumeShape, list[VolumeTile]]:
+        """Return a scan's shape before the static shape, and the plan of each tile from its canonical grid.
+
+        Args:
+            around: the box around the objects of the scan; None without any.
+        """
         recipe = self.recipe
         kernels: dict[str, Any] = {
             "image_kernel": recipe.interpolation,
@@ -592,8 +634,8 @@ class VolumeConverter:
             # What is left has the foreground in its center already.
             crop = plan_foreground_crop(plan.target, box)
             plan, box = join_plans([plan, crop]), None
-        if recipe.center == "label" and labels is not None:
-            box = transform_box(plan, label_box(labels))
+        if recipe.center == "label":
+            box = transform_box(plan, around if labels is None else label_box(labels))
         tiles = self._fit(plan.target, None if box is None else box.center, kernels)
         return plan.target.shape, [replace(tile, plan=join_plans([plan, tile.plan])) for tile in tiles]
 
@@ -663,11 +705,16 @@ class VolumeConverter:
             _background(grid.shape, label_dtype) if labels is None else labels.astype(label_dtype, copy=False)
         )
         (depth, height, width), encoding = grid.shape, self.recipe.encoding
+        described, objects, lost = self._described(part, shared)
+        if not self._has_boxes:
+            described = {
+                keys.LABEL: LABEL_ENCODERS[encoding](stored_labels[..., None], 0),
+                keys.LABELLED: np.array([int(labels is not None)]),
+            }
         features: dict[str, Value] = {
             keys.ENCODED: ENCODERS[encoding](image, 0),
             keys.FORMAT: encoding.encode(),
-            keys.LABEL: LABEL_ENCODERS[encoding](stored_labels[..., None], 0),
-            keys.LABELLED: np.array([int(labels is not None)]),
+            **described,
             keys.DEPTH: np.array([depth]),
             keys.HEIGHT: np.array([height]),
             keys.WIDTH: np.array([width]),
@@ -703,8 +750,20 @@ class VolumeConverter:
             sized=shared.sized,
             coverage=shared.coverage,
             ledger=shared.ledger,
+            objects=objects,
         )
-        return Record.of(shared.reference, features, facts, number=part.number, encoding=encoding)
+        return Record.of(shared.reference, features, facts, lost, part.number, encoding=encoding)
+
+    def _described(
+        self, part: VolumeTile, shared: _ScanFacts
+    ) -> tuple[dict[str, Value], ObjectFacts | None, BadObjects]:
+        """Return the features and facts of the objects that a record shows, and the lost ones with the first record."""
+        if shared.objects is None or shared.shown_objects is None:
+            return {}, None, ()
+        objects, all_shown, is_first = shared.objects, shared.shown_objects, part.number == 0
+        shown = all_shown.of_records[part.number]
+        facts = objects.facts(shown, all_shown, is_first=is_first)
+        return objects.features(shown), facts, objects.lost(all_shown) if is_first else ()
 
 
 @lru_cache(maxsize=1)

@@ -12,6 +12,7 @@ from posixpath import basename, splitext
 
 from halofeed.prep.annotations.advice import Suggestion, advise, option_values, suggest
 from halofeed.prep.annotations.contract import LayoutOptions, grouped, is_split_name
+from halofeed.prep.annotations.dicom_evidence import holds_pictures, one_patient_each
 from halofeed.prep.annotations.layout_hints import Hint, read_heads
 from halofeed.prep.annotations.suggest_layout import find_hints
 from halofeed.prep.annotations.suggest_patterns import (
@@ -26,14 +27,17 @@ from halofeed.prep.annotations.unknown_annotations import describe_annotations
 from halofeed.prep.layouts import LAYOUTS
 from halofeed.prep.layouts.folders import IMAGE_FOLDER, MASK_FOLDER, MAX_FOLDERS, MAY_SHOW_ONE_THING
 from halofeed.prep.sources.example import SourceExample
-from halofeed.prep.sources.file_names import extension_of, is_image_name
+from halofeed.prep.sources.file_names import extension_of, is_dicom_name, is_image_name
 from halofeed.prep.sources.files import SourceFiles
 from halofeed.system.errors import AnnotationsError, UsageError
 from halofeed.system.wording import plural
 
 _TABLES = frozenset(("csv", "jsonl"))
+_SERIES = "dicom"
 _SHARES = {"folders": 0.9}
 """Least share of inputs with labels; folders of pictures are in many projects, so nearly all files must be pictures."""
+_SCANS_OF = {"lidc": "dicom"}
+"""Layouts whose scans are those of another one, which therefore fits them too."""
 _BY_NAMES = ("folders", "pairs", "class-masks")
 """Layouts that are recognized by listing alone: their files have no content that shows the layout."""
 
@@ -82,6 +86,8 @@ def detect_layout(
         annotations=annotations, images=images, annotation_file=annotation_file, options_of=options_of
     )
     hints = list(find_hints(annotations, annotation_file))
+    if _names_each_slice(source, hints):
+        hints = [hint for hint in hints if hint.layouts != (_SERIES,)]
     if (shown := _by_content(hints, annotations.root)) is not None:
         return shown
     extension = (annotation_file or "").rpartition(".")[2].lower()
@@ -92,11 +98,30 @@ def detect_layout(
     return _by_listing(source, candidates or (*_BY_NAMES, *_metadata_layout(annotations)), hints)
 
 
+def _names_each_slice(source: _Source, hints: Sequence[Hint]) -> bool:
+    """Return whether a table has a row for most DICOM files, so that each of them is a picture and no slice of a scan.
+
+    With --depth the source is one of volumes.
+    """
+    tables = [hint.layouts[0] for hint in hints if len(hint.layouts) == 1 and hint.layouts[0] in _TABLES]
+    if not tables or not any(hint.layouts == (_SERIES,) for hint in hints):
+        return False
+    try:
+        source.options_of("folders")
+        listed = source.list_by(tables[0], source.options_of(tables[0]))
+    except (AnnotationsError, UsageError):
+        return False
+    named = sum(one.problem is None and is_dicom_name(one.source) for one in listed)
+    return 2 * named > sum(map(is_dicom_name, source.images.sizes()))
+
+
 def _by_content(hints: Sequence[Hint], root: str) -> DetectedLayout | None:
     """Return the layout that the contents of files show; None if they show none or leave a choice."""
     certain = {hint.layouts[0]: hint for hint in reversed(hints) if len(hint.layouts) == 1}
     # A table beside the files of a tool is usually made from them.
     certain = {name: hint for name, hint in certain.items() if name not in _TABLES} or certain
+    beneath = {_SCANS_OF[name] for name in certain if name in _SCANS_OF}
+    certain = {name: hint for name, hint in certain.items() if name not in beneath}
     # One folder with the exports of two tools: either would be a guess.
     if len(certain) > 1:
         raise AnnotationsError(
@@ -191,6 +216,8 @@ def _doubt_folders(source: _Source, good: Sequence[SourceExample], options: Layo
         return None
     notes = [note for one in good for note in one.notes if MAY_SHOW_ONE_THING in note]
     doubt = _doubt_classes(source.annotations, by_class, notes)
+    if doubt is None and one_patient_each(source.images, by_class):
+        doubt = "each folder holds the DICOM pictures of one patient"
     doubt = doubt or _doubt_contents(source.images, by_class, options)
     return f"{doubt}; if each folder is a class: --layout folders" if doubt else None
 
@@ -201,7 +228,7 @@ def _no_layout_message(
     """Return the message for a source that no layout fits, with what was tried and what to say."""
     images, root = source.images, source.annotations.root
     # Names without an extension are no pictures, and DICOM files would have given a hint.
-    if not any(extension_of(path) for path in images.sizes()):
+    if not any(extension_of(path) for path in images.sizes()) and not holds_pictures(images):
         return (
             f"{images.root}: no picture, volume or video lies below it{_others(images)}; name the folder that holds "
             "them"

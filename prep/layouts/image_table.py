@@ -47,6 +47,7 @@ from halofeed.prep.annotations.table_forms import is_metadata
 from halofeed.prep.annotations.tables import ColumnRules, Table, TableRow, read_tables, shared_attributes
 from halofeed.prep.annotations.tfrecord_rows import tfrecord_class_names
 from halofeed.prep.annotations.written_boxes import (
+    REGION,
     declared_size,
     keeps_corners,
     make_box,
@@ -96,8 +97,8 @@ def list_references(
 
     For classes the columns are `filename,class[,split,group,id]`. For boxes they are
     `filename,class,xmin,ymin,xmax,ymax[,width,height]`, with one box per row in pixels. A row without class and box
-    is an image without objects. Further columns for boxes are area, is_crowd, difficult, truncated and occluded, and
-    corners with a list of x and y of four points.
+    is an image without objects. Further columns for boxes are area, is_crowd, difficult, truncated and occluded,
+    ignored, whose rows with 1 are ignored regions and need no class, and corners with a list of x and y of four points.
     `columns` accepts other spellings and other forms of a box. `table_forms` converts the tables of Hugging Face,
     Google's AutoML and Vertex AI, Open Images and Kaggle's wheat.
 
@@ -619,11 +620,14 @@ def _box(row: TableRow, options: LayoutOptions) -> Box | None:
     # keras-retinanet's CSV format: a row with the name alone is a picture without objects.
     if not row.cell("class") and not any(coordinates):
         return None
-    label = _class_of_box(row)
+    is_ignored = parse_flag(row.cell("ignored").lower(), f"{row.place} ignored", _FLAGS)
+    label = REGION if is_ignored else _class_of_box(row)
     # A missing side cannot be guessed, as an empty row can.
     if not all(coordinates):
         raise SourceError("annotation", "row has no complete box", f"{row.place}: {','.join(coordinates)}")
     sides = [parse_number(row.cell(side), f"{row.place} {side}") for side in CORNERS]
+    if is_ignored:
+        return make_box(label, sides, row.place, is_region=True)
     flags = {
         name: parse_flag(row.cell(name).lower(), f"{row.place} {name}", _FLAGS) for name in _FLAG_COLUMNS
     }

@@ -24,8 +24,8 @@ from halofeed.prep.layouts.msd import (
 )
 from halofeed.prep.sources.example import SourceExample
 from halofeed.prep.sources.file_names import (
-    IMAGE_EXTENSIONS,
     SINGLE_FILE_EXTENSIONS,
+    STILL_EXTENSIONS,
     extension_of,
     find_annotated_file,
     is_document_name,
@@ -326,7 +326,7 @@ def _channels_of_files(dataset: _Dataset, images: SourceFiles) -> int:
     if "dataset" in dataset.document.content:
         paths = _single_files(dataset, images)
     # Only pictures hold several channels in one file; volumes have one file each.
-    if len(dataset.channels) != _COLORS or not paths or ending not in IMAGE_EXTENSIONS:
+    if len(dataset.channels) != _COLORS or not paths or ending not in STILL_EXTENSIONS:
         return 1
     is_listed = "dataset" in dataset.document.content
     if not is_listed and not all(path.endswith(f"_0000{ending}") for path in paths):
@@ -428,7 +428,7 @@ def _read(annotations: SourceFiles, annotation_file: str | None) -> _Dataset:
         document = _version_2(document, annotations)
     names = document.part("channel_names", dict, '{"0": "CT", ...}')
     ending = document.part("file_ending", str, "such as .nii.gz")
-    known = (*SINGLE_FILE_EXTENSIONS, *IMAGE_EXTENSIONS)
+    known = (*SINGLE_FILE_EXTENSIONS, *STILL_EXTENSIONS)
     # nnU-Net takes any ending that one of its readers supports; these are those that are read here.
     if ending not in known:
         raise AnnotationsError(

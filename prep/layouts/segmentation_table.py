@@ -29,8 +29,8 @@ from halofeed.prep.sources.file_names import (
     extension_of,
     find_annotated_file,
     is_document_name,
-    is_image_name,
     is_scan_or_array_name,
+    is_still_name,
     iterate_scans,
     relative_path,
     volume_files,
@@ -271,7 +271,7 @@ class _RowReader:
         self, written: str, path: str, below: Sequence[str], image: SourceExample
     ) -> tuple[str, tuple[str, ...]]:
         """Return a folder of label slices and their files: pictures for the slices of a series, or DICOM images."""
-        if all(map(is_image_name, below)):
+        if all(map(is_still_name, below)):
             # Only a series has slices that pictures can be paired with, in the order of their names.
             if not (image.members or image.stored):
                 detail = f"{plural(len(below), 'picture')} in {path}, and the image is no DICOM series; name one file"

@@ -129,10 +129,11 @@ class Recipe(RecipeOptions):
         return type(self)(**{name: getattr(self, name)} if name else {})
 
     def settled_task(self) -> str | None:
-        """Return --task, or the first task of the kind that the layout has; None where the options leave it open."""
+        """Return --task, or the first task of the kind that the layout has, or the layout's own; None if it is open."""
         layout = LAYOUTS.get(self.layout)
         fitting = [task for task in self.rules.tasks if layout is None or task in layout.tasks]
-        return self.task or next(iter([*fitting, *self.rules.tasks]), None)
+        chosen = self.task or next(iter([*fitting, *self.rules.tasks]), None)
+        return chosen or (None if layout is None else layout.default_task)
 
     def _possible_tasks(self) -> tuple[str, ...]:
         """Return the tasks that the records can serve by task, kind and layout."""

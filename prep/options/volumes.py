@@ -47,7 +47,7 @@ FLAWS = tuple(name.replace("_", "-") for name in reading_options.FLAW_FIELDS)
 _PICTURES_ALSO = "without --depth; add that for volumes, or leave it out for pictures"
 VOLUMES = Need("--depth", lambda recipe: recipe.depth is not None, why=_PICTURES_ALSO)
 _SERIES = (VOLUMES, of_layouts("dicom", "csv", "jsonl"))
-_PATTERNS = of_layouts("pairs", "class-masks", "bids", "dicom")
+_PATTERNS = of_layouts("pairs", "class-masks", "object-masks", "bids", "dicom")
 _FITTED = Need(
     "--depth, or --fit tiles for pictures",
     lambda recipe: recipe.depth is not None or recipe.fit == "tiles",
@@ -120,9 +120,16 @@ class VolumeOptions:
     )
     window: str | None = option(
         None,
-        f"a window in HU by name ({', '.join(WINDOWS)}) or as center/width, e.g. 40/400",
+        f"a window in HU by name ({', '.join(WINDOWS)}) or as center/width, e.g. 40/400; DICOM pictures: the number or "
+        "the explanation of one of the file's own windows or VOI LUTs, e.g. 2 (default: the first), center/width, or "
+        "none for all values",
         brief="volumes: window by name, or as 40/400 (center/width)",
         group=SHAPE,
+        needs=Need(
+            "--depth, or DICOM pictures without --fit tiles",
+            lambda recipe: recipe.depth is not None or (recipe.frames is None and recipe.fit != "tiles"),
+            why="without {}; leave it out",
+        ),
     )
     window_hu: tuple[float, ...] = option((), "the window's low and high end, e.g. -160,240")
     window_unit: str = option(
@@ -194,6 +201,23 @@ class VolumeOptions:
         "staple weighs files by their agreement (STAPLE); a tie is background",
         choices=("refuse", "merge", "majority", "staple"),
         needs=of_layouts("pairs", "dicom", "csv", "jsonl"),
+    )
+    scan_box_units: str = option(
+        "auto",
+        "scan-boxes: unit of the boxes: voxels (continuous, x along the file's fastest axis), mm-ras (to the right, "
+        "anterior and superior, as in NIfTI) or mm-lps (left, posterior, superior, as in DICOM and ITK); auto takes "
+        "the only one in which they lie in their scans",
+        choices=("auto", "voxels", "mm-ras", "mm-lps"),
+        needs=of_layouts("scan-boxes"),
+        omitted="auto",
+    )
+    min_readers: int = option(
+        1,
+        "LIDC: a nodule that fewer readers outlined is flagged as ignored (is_crowd), so that it is neither learned "
+        "nor counted as background; --boxes-crowd drop leaves it out",
+        least=1,
+        needs=of_layouts("lidc"),
+        omitted=1,
     )
     refuse_flaws: tuple[str, ...] = option(
         (), f"DICOM: refuse a series with any of these flaws instead of correcting it: {', '.join(FLAWS)}"
@@ -350,11 +374,11 @@ class VolumeOptions:
         omitted=True,
         needs=(),
     )
-    emptied_pictures: Literal["negative", "left-out"] = option(
+    emptied_pictures: Literal["negative", "ignored", "left-out"] = option(
         "negative",
         "a picture whose objects --classes, --map-classes and --drop-classes all leave out becomes a picture without "
-        "objects, or has no record",
-        choices=("negative", "left-out"),
+        "objects, one with ignored regions in the place of its objects, or has no record",
+        choices=("negative", "ignored", "left-out"),
         omitted=True,
         needs=Need(
             "a choice of classes of objects or pictures, such as --classes",
@@ -471,7 +495,7 @@ class VolumeOptions:
 
     def _scale_problems(self) -> Iterator[str]:
         """Yield a message for a window that cannot be read, and for --normalize."""
-        if (window := self.window) is not None:
+        if (window := self.window) is not None and not self.chooses_view():
             yield from refusal(lambda: _parse_window(window), "--window: ")
         # A mean and a deviation of each scan undo any window before them, except for its clipping.
         if self.normalize == SCAN and (self.window or self.window_hu or self.window_percentiles):
@@ -535,14 +559,23 @@ class VolumeOptions:
         """Return the window in HU that all scans share; None where there is none."""
         if self.window_hu:
             return IntensityWindow(low=self.window_hu[0], high=self.window_hu[1])
-        return _parse_window(self.window) if self.window is not None else None
+        return _parse_window(self.window) if self.window is not None and not self.chooses_view() else None
+
+    def chooses_view(self) -> bool:
+        """Return True if --window means a window or a VOI LUT of each DICOM picture, by its number or explanation."""
+        return self.depth is None and "/" not in (self.window or "/") and self.window not in WINDOWS
 
     def warnings(self) -> Iterator[str]:
         """Yield a warning for each option of volumes that is valid, and likely means something else."""
         first, slash, second = (self.window or "").partition("/")
         window = self.fixed_window()
         # Soft-tissue windows are centered near 40 and 400 wide; viewers show them as W/L, the other way round.
-        if slash and window is not None and float(first) >= max(100.0, 2 * float(second)):
+        if (
+            self.depth is not None
+            and slash
+            and window is not None
+            and float(first) >= max(100.0, 2 * float(second))
+        ):
             yield (
                 f"--window {self.window} is center/width, and shows {window.low:g} to {window.high:g} HU only; if "
                 f"{first} is the width, as in W/L of viewers, use --window {second}/{first}"

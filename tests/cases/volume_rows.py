@@ -153,20 +153,34 @@ VOLUMES: tuple[Case, ...] = (
             folder="volumes_dicom_single_pictures",
             source=source,
             words=words,
-            right=(records_are(count),),
-            says=("(?i)dicom", "(?i)png|save|read"),
-            ends=True,
+            right=(records_are(count), classes_are(*classes)),
         )
-        for source, words, count in (
-            ("mg", "--height 40 --width 40", 4),
-            ("mg", "--height 40 --width 40 --layout folders", 4),
-            ("us", "--height 40 --width 48", 2),
-            ("rsna", "--secondary-captures take --depth 1 --height 64 --width 64", 2),
+        for source, words, count, classes in (
+            ("mg", "--height 40 --width 40", 4, ("benign", "malignant")),
+            ("mg", "--height 40 --width 40 --layout folders", 4, ("benign", "malignant")),
             (
                 "rsna/boxes.csv",
                 "--layout csv --images {case}/rsna/images --box-form corner-size --height 64 --width 64",
                 1,
+                ("opacity",),
             ),
+            ("rsna", "--box-form corner-size --height 64 --width 64", 1, ("opacity",)),
+        )
+    ),
+    *(
+        Case(
+            folder="volumes_dicom_single_pictures",
+            source=source,
+            words=words,
+            says=("(?i)dicom|image", "(?i)class folder|take --layout"),
+            ends=True,
+            # Layouts of pictures need labels, and --secondary-captures needs --depth.
+            follows=False,
+        )
+        # No class is written, and a volume was asked for.
+        for source, words in (
+            ("us", "--height 40 --width 48"),
+            ("rsna", "--secondary-captures take --layout dicom --depth 1 --height 64 --width 64"),
         )
     ),
     *(

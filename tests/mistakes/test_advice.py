@@ -97,7 +97,6 @@ EXCEPTIONS: dict[str, str] = {
     **dict.fromkeys(
         (
             f"{UNKNOWN}: write what it says into a table with the columns filename,class for",
-            f"{UNKNOWN}: convert it with datum convert -i FOLDER -if datumaro -f coco -o",
             f"{UNKNOWN}: rename it to filename, and that of the classes to class; corners of",
             "prep/annotations/suggest_patterns.py: by name and content, none of its {}, such as {}, is the label of",
             "prep/layouts/coco.py: {} has classes of images, and {} has objects; name one of the two with",
@@ -107,10 +106,11 @@ EXCEPTIONS: dict[str, str] = {
     **dict.fromkeys(
         (
             "prep/layouts/coco.py: {}: its annotations have no boxes and no outlines, and give each image",
-            "prep/layouts/coco.py: {}: its annotations are objects, and no classes of images: take --task",
+            "prep/layouts/coco.py: ; --task classification takes the classes of all pictures",
             "prep/layouts/image_table.py: {} with one image per row, or also {} with one box per row; image,label",
         ),
-        "tests/prep/layouts/test_foreign_annotations.py and test_advice_of_cases.py type it",
+        "tests/prep/layouts/test_foreign_annotations.py, test_layout_picture_classes.py or test_advice_of_cases.py "
+        "types it",
     ),
     **dict.fromkeys(
         (
@@ -129,7 +129,6 @@ EXCEPTIONS: dict[str, str] = {
             "prep/convert/loss_findings.py: convert the scans to files again, or scale each by itself with",
             "prep/convert/loss_findings.py: --boxes-crowd objects takes them as objects",
             "prep/convert/loss_findings.py: --boxes-difficult objects takes them without the flag",
-            "prep/convert/loss_findings.py: leave group_of out of --keep to store them without the flag",
             "prep/convert/loss_findings.py: and that --classes, --map-classes and --ignore-label leave classes",
             "prep/convert/loss_findings.py: a larger --depth, --height and --width, a --spacing-mm {}",
             "pipelines/commit.py: {}{}; {}. Nothing was committed. --on-loss warn commits the records as",
@@ -311,6 +310,17 @@ EXCEPTIONS: dict[str, str] = {
             "prep/options/volumes.py: a choice of classes of objects or pictures, such as --classes",
         ),
         "tests/pipelines/test_chosen_classes.py types it",
+    ),
+    "prep/layouts/mot.py: boxes count from 0, as {}; MOT counts pixels from 1; --box-origin 1": (
+        "its texts are put together; a case of sequence_advice.py types it"
+    ),
+    "prep/annotations/frame_rows.py: --frame-stride {} takes one of {} frames": FACT,
+    **dict.fromkeys(
+        (
+            "prep/layouts/run_length_table.py: {}: expected a table with a column of run lengths, such as 264661 17",
+            "prep/layouts/run_length_table.py: {}: {} of {} masks do not fit their pictures: {}: {}; name the folder",
+        ),
+        "only the user knows the table or the pictures; tests/prep/layouts/test_layout_run_lengths.py has both",
     ),
     "inspection/predicted_sources.py: {}: holds no {}; name the folder of `halofeed predict --out`": (
         "it names a folder that another command has written"

@@ -25,6 +25,7 @@ from halofeed.prep.formats.picture.jpeg import reduction
 from halofeed.prep.formats.picture.tiff import read_tiff_directory
 from tests.support.allocations import traced
 from tests.support.conversions import run_convert
+from tests.support.dicom_writer import file_bytes, image_dataset
 from tests.support.memory_cases import png_of, saved
 
 from .test_pictures_samples import PIXELS, png_of_samples, tiff_of_samples
@@ -281,6 +282,10 @@ def bomb(kind: str) -> bytes:
         data = bytearray(SMALL["animated webp"])
         data[24:30] = (16000).to_bytes(3, "little") * 2
         return bytes(data)
+    if kind == "dicom":
+        dataset = image_dataset(np.zeros((1, 1), np.uint8), position=None, modality="CR", rescale=None)
+        dataset.Rows = dataset.Columns = side
+        return file_bytes(dataset)
     samples = np.zeros((1, 1, 3), np.uint16)
     data = bytearray(tiff_of_samples(samples, "<", 2))
     for tag in (256, 257):

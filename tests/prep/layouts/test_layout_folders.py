@@ -251,7 +251,7 @@ REFUSED = [  # layouts, files of a folder, and what each says of it
     ("csv", PLAIN_CLASSES, "no .csv .*for a class each, take --layout folders"),
     ("coco", {"deep/er/i.json": COCO, "a.jpg": ""}, "name the file itself$"),
     ("folders coco voc csv", DOTA, "DOTA.*take --layout dota"),
-    ("folders coco voc csv", BDD, "BDD100K.*which halofeed does not read"),
+    ("folders coco voc csv", BDD, "BDD100K.*take --layout bdd100k"),
 ]
 
 
