@@ -20,17 +20,23 @@ from rfdetr.training.module_model import RFDETRModelModule
 import halofeed
 from halofeed.loader import FlipLeftRight
 
-SIDE = 128
+SIDE = 64
 
 
 def main(folder: Path) -> None:
-    draw_boxes(folder / "boxes", images=24)
+    draw_boxes(folder / "boxes", images=16)
     data = halofeed.convert(folder / "boxes", folder / "data", layout="coco", height=SIDE, width=SIDE)
     batches = halofeed.torch.rf_detr(data.loader("train", batch_size=4, seed=1, augment=[FlipLeftRight()]))
 
     pytorch_lightning.seed_everything(0)
     model = RFDETRNanoConfig(
-        pretrain_weights=None, device="cpu", resolution=SIDE, num_classes=len(batches.class_names)
+        pretrain_weights=None,
+        device="cpu",
+        resolution=SIDE,
+        num_classes=len(batches.class_names),
+        group_detr=1,  # small, for a quick example
+        num_queries=30,
+        num_select=30,
     )
     options = {"dataset_dir": str(folder), "output_dir": str(folder / "run"), "tensorboard": False}
     options |= {"batch_size": 4, "multi_scale": False, "lr": 3e-4, "lr_encoder": 3e-4, "use_ema": False}
