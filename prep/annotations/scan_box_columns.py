@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Final
 
 from halofeed.prep.annotations.columns import ColumnMapping, normalize_name
@@ -42,6 +43,14 @@ _NAMES: Mapping[str, tuple[tuple[str, ...], ...]] = {
     "group": (("group", "groupid"), ("patient", "patientid", "subject", "subjectid")),
 }
 """Spellings of the columns beside the coordinates, in ranks: the first rank with a match decides."""
+_STATED: Final = {
+    "image": "scan",
+    "label": "class",
+    "split": "split",
+    "group": "group",
+    "is_crowd": "ignored",
+}
+"""Our names of the meanings of --column."""
 SCAN_SPELLINGS: Final = {"scan": _NAMES["scan"]}
 _Spellings = Mapping[str, tuple[str, ...]]
 _LOW: _Spellings = {
@@ -136,17 +145,30 @@ def _forms() -> Iterable[tuple[str, list[tuple[str, ...]], list[tuple[str, ...]]
     yield "radius", center, [_RADIUS]
 
 
-def read_scan_columns(name: str, header: Sequence[str]) -> ColumnMapping:
+def read_scan_columns(
+    name: str, header: Sequence[str], stated: Mapping[str, str] = MappingProxyType({})
+) -> ColumnMapping:
     """Return the meaning of the columns of a table of boxes in scans; the columns of the box have their own names.
 
+    Args:
+        name: name of the table, for messages.
+        header: columns of the table.
+        stated: column of each meaning that the user names with --column; `image` is the scan, and `label` the class.
+
     Raises:
-        AnnotationsError: several columns may name the scan.
+        AnnotationsError: several columns may name the scan, or the user names a column without a meaning here.
     """
     form = find_box_form(header)
     of_box = set(form.columns) if form else set()
     columns: dict[str, str] = {column: column for column in of_box}
+    if unknown := [meaning for meaning in stated if meaning not in _STATED]:
+        raise AnnotationsError(
+            f"--column {unknown[0]}: of boxes in volumes it names {', '.join(_STATED)}; leave it out, and name the "
+            "sides xmin,ymin,zmin,xmax,ymax,zmax in the table"
+        )
+    columns |= {_STATED[meaning]: column for meaning, column in stated.items()}
     for known, ranks in _NAMES.items():
-        for rank in ranks:
+        for rank in () if known in columns else ranks:
             found = [column for column in header if normalize_name(column) in rank and column not in of_box]
             if len(found) > 1:
                 raise AnnotationsError(

@@ -21,7 +21,7 @@ DEFAULT_JPEG_QUALITY = 95
 _TOOL_LAYOUTS = ("labelme", "cvat", "createml", "kitti", "via", "supervisely")
 """Layouts of annotation tools that write boxes in pixels."""
 _BOX_FORMS = of_layouts("csv", "jsonl", "webdataset", "croissant", "coco", "voc", *_TOOL_LAYOUTS)
-_TABLES = of_layouts("csv", "jsonl", "tfrecord", "webdataset", "croissant")
+_TABLES = of_layouts("csv", "jsonl", "tfrecord", "webdataset", "croissant", "scan-boxes")
 _BOXES = Need("a layout with boxes and --task detection", lambda recipe: recipe.may_hold_boxes())
 _CLASS_TABLES = Need(
     "--layout csv, jsonl, tfrecord, webdataset or croissant and --task classification",

@@ -77,6 +77,9 @@ ADVICE: dict[str, Advice] = {
         luna("--task", "classification"), r"goes with (--task detection)", without=("--task",)
     ),
     "boxes that fit in no unit": refused(table(far=1), r"unit with (--scan-box-units voxels)"),
+    "a column of boxes in volumes that is not named so": refused(
+        table("--column", "xmin=zmin"), r"(--column) xmin: .*leave it out"
+    ),
     "two tables of boxes": refused(two_tables(), (r"them with (--source)", "{source}/boxes.csv")),
     "scans in another folder than their table": refused(
         apart(), (r"folder with (--images)", "{source}/scans")

@@ -222,6 +222,16 @@ def test_splits_groups_and_flags_of_a_table_are_kept(tmp_path):
     assert [one.boxes[0].is_crowd for one in (first, second)] == [True, False]
 
 
+def test_the_user_may_name_the_columns_of_scan_and_class(tmp_path):
+    write_scan(tmp_path / "p1.nii.gz")
+    header = ("uid", "finding", *HEADER[2:])
+    write_table(tmp_path / "t.csv", header, [("p1", "cyst", *LOW, *HIGH)])
+    (one,) = listed(tmp_path, column=("image=uid", "label=finding"))
+    assert (one.source, one.boxes[0].label) == ("p1.nii.gz", "cyst")
+    with pytest.raises(AnnotationsError, match=r"--column xmin: .*image, label"):
+        listed(tmp_path, column=("image=uid", "xmin=zmin"))
+
+
 def test_luna16_needs_its_table_and_reads_it_in_any_folder(tmp_path):
     draw_luna(tmp_path)
     (tmp_path / "CSVFILES").mkdir()
