@@ -225,6 +225,14 @@ LAYOUTS: dict[str, Layout] = {
             keeps=("corners", "occluded", "group_of"),
         ),
         Layout(
+            name="croissant",
+            tasks=_ALL,
+            summary="Croissant 1.0 or 1.1: a record set whose fields name pictures in files, tables or Parquet",
+            list_references=partial(image_table.list_references, "croissant"),
+            takes_volumes=False,
+            keeps=("corners", "occluded", "group_of"),
+        ),
+        Layout(
             name="pairs",
             tasks=_SEGMENTATION,
             summary="volumes, pictures or clips with labels: images/a with labels/a, a with a_seg, or by patterns",
