@@ -182,7 +182,7 @@ _CONTAINERS = {
     "tfrecord": ("a TFRecord file", "tfrecord"),
 }
 """Description of each kind of container file, and the layout that reads it."""
-_LABEL_IDS = ("_labelIds.png", "_labelTrainIds.png")
+_LABEL_IDS = ("_labelIds.png", "_labelTrainIds.png", "_instanceIds.png")
 """Ends of the names of label images that the scripts of Cityscapes draw."""
 _IMAGE_FOLDER = re.compile(r"((?:JPEG)?images?|imgs?)(tr|ts)?", re.IGNORECASE)
 
