@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import base64
+import csv
 import importlib.util
 import io
 import json
@@ -39,6 +40,7 @@ from PIL import Image
 Objects = dict[str, list[list[Any]]]
 """By the name of a picture: [class, xmin, ymin, xmax, ymax] of each object, or [class] of a picture."""
 HALF_A_PIXEL = 0.5 + 1e-4
+STATED, REGION = "stated", "ignored region"
 SHARED = Path(os.environ.get("HALOFEED_TEST_DATA", Path(__file__).resolve().parents[2] / "shared/data"))
 
 
@@ -49,10 +51,12 @@ class Case:
     Args:
         folder: folder for both programs.
         layout: halofeed's layout.
-        reader: key of `READERS`, the module of the other program.
+        reader: key of `READERS`, the module of the other program; "stated" for boxes that `form` states where no
+            program reads the format. Ignored regions are then compared too, as objects of the class `REGION`.
         form: datumaro's name of the format, or the arguments of another reader.
         below: folder of this case that the other program reads.
         points: whether to compare labeled keypoints instead of boxes.
+        in_volumes: whether boxes are in volumes: xmin, ymin, zmin, xmax, ymax, zmax in voxels of the file.
         patterns: options of a conversion of label images, to compare them instead of boxes.
         file: annotation file for halofeed, if it cannot be left out.
         mend: key of `MENDED`.
@@ -64,6 +68,7 @@ class Case:
     form: Any
     below: str = ""
     points: bool = False
+    in_volumes: bool = False
     patterns: tuple[str, ...] = ()
     file: str | None = None
     mend: str = ""
@@ -206,6 +211,21 @@ def read_with_label_studio(config: str, folder: str) -> Objects:
     return found
 
 
+def read_brushes(folder: Path) -> Objects:
+    """Return the boxes around the pixels with alpha, as Label Studio's converter unpacks brushes."""
+    from label_studio_sdk.converter.brush import decode_rle
+
+    found: Objects = {}
+    for task in json.loads((folder / "project.json").read_text()):
+        objects = found.setdefault(Path(task["data"]["image"]).stem, [])
+        for one in task["annotations"][0]["result"]:
+            pixels = decode_rle(one["value"]["rle"]).reshape(one["original_height"], one["original_width"], 4)
+            rows, columns = np.nonzero(pixels[..., 3])
+            edges = columns.min(), rows.min(), columns.max() + 1, rows.max() + 1
+            objects.append([one["value"]["brushlabels"][0], *map(int, edges)])
+    return found
+
+
 def read_with_supervisely(_: None, folder: str) -> Objects:
     """Return the objects of a project of Supervisely; its boxes include their last row and column."""
     import supervisely
@@ -311,6 +331,70 @@ def read_with_cityscapes(folder: str) -> Objects:
             if not one.deleted and name is not None and name2label[name].hasInstances:
                 x, y = zip(*one.polygon, strict=True)
                 objects.append([name, min(x), min(y), max(x), max(y)])
+
+
+def scan_name(path: str) -> str:
+    """Return the name of a scan without folder, extension and channel."""
+    name = Path(path).name
+    return name.removesuffix(".mhd").removesuffix(".nii.gz").removesuffix("_0000")
+
+
+def read_volumes_with_halofeed(case: Case) -> Objects:
+    """Return the objects of a data set of volumes: a conversion, exported as a table in voxels of the sources."""
+    with tempfile.TemporaryDirectory() as out:
+        shape = [word for side in ("depth", "height", "width") for word in (f"--{side}", 64)]
+        run_halofeed(
+            *(
+                "convert",
+                "--source",
+                case.folder,
+                "--layout",
+                case.layout,
+                "--out",
+                out,
+                "--name",
+                "set",
+                *shape,
+            )
+        )
+        run_halofeed("export", f"{out}/set/1.0.0", "--to", "scan-boxes", "--out", f"{out}/table")
+        rows = list(csv.DictReader(Path(out, "table", "boxes.csv").read_text().splitlines()))
+    found: Objects = {}
+    for row in rows:
+        objects = found.setdefault(scan_name(row["filename"]), [])
+        if row["class"]:
+            sides = (f"{axis}{end}" for end in ("min", "max") for axis in "xyz")
+            objects.append([row["class"], *(float(row[side]) for side in sides)])
+    return found
+
+
+def read_with_simpleitk(form: Mapping[str, str], folder: str) -> Objects:
+    """Return the objects of volumes: spheres of a table in millimeters, or boxes of numbered objects."""
+    import SimpleITK
+
+    found: Objects = {}
+    if table := form.get("table"):
+        scans = {scan_name(str(path)): path for path in Path(folder).rglob("*.mhd")}
+        found = {name: [] for name in scans}
+        for row in csv.DictReader(Path(folder, table).read_text().splitlines()):
+            if row["seriesuid"] not in scans:
+                continue
+            image = SimpleITK.ReadImage(str(scans[row["seriesuid"]]))
+            place = [float(row[f"coord{axis}"]) for axis in "XYZ"]
+            # ITK counts from the center of the first voxel.
+            center = np.array(image.TransformPhysicalPointToContinuousIndex(place)) + 0.5
+            reach = float(row["diameter_mm"]) / 2 / np.array(image.GetSpacing())
+            found[row["seriesuid"]].append(["nodule", *(center - reach), *(center + reach)])
+        return found
+    names = json.loads(Path(folder, "dataset.json").read_text())["labels"]
+    for path in Path(folder, "labelsTr").glob("*.nii.gz"):
+        statistics = SimpleITK.LabelShapeStatisticsImageFilter()
+        statistics.Execute(SimpleITK.ReadImage(str(path)))
+        classes = json.loads(Path(str(path).replace(".nii.gz", ".json")).read_text())["instances"]
+        objects = found.setdefault(scan_name(str(path)), [])
+        for number in statistics.GetLabels():
+            start, size = np.split(np.array(statistics.GetBoundingBox(number)), 2)
+            objects.append([names[str(classes[str(number)])], *map(float, start), *map(float, start + size)])
     return found
 
 
@@ -319,6 +403,8 @@ def read_with_halofeed(case: Case) -> Objects:
     from halofeed.prep.layouts import LayoutOptions, find_layout
     from halofeed.prep.sources.files import LocalFiles
 
+    if case.in_volumes:
+        return read_volumes_with_halofeed(case)
     if case.patterns:
         return read_labels_with_halofeed(case)
     files, found = LocalFiles(case.folder), {}
@@ -339,6 +425,8 @@ def read_with_halofeed(case: Case) -> Objects:
             else [box.label, *(np.array([box.xmin, box.ymin, box.xmax, box.ymax]) * np.tile(scale, 2))]
             for box in one.boxes or ()
         ]
+        regions = one.ignored_regions if case.reader == STATED else ()
+        rows += [[REGION, xmin, ymin, xmax, ymax] for ymin, xmin, ymax, xmax in regions]
         found[path.stem] = rows if one.boxes is not None else [[one.label]]
     return found
 
@@ -461,6 +549,8 @@ def inputs(data: Path, work: Path) -> Iterator[tuple[str, Case]]:
     yield "VOC", Case(folder=voc, layout="voc", form="voc_detection", mend="from 1")
     yield "YOLO", Case(folder=cases / "yolo", layout="yolo", form="yolo")
     yield "KITTI", Case(folder=cases / "kitti", layout="kitti", form="kitti_detection")
+    yield "VisDrone", _visdrone(work / "visdrone")
+    yield "CrowdHuman", _crowdhuman(work / "crowdhuman")
     yield "WIDER FACE", Case(folder=cases / "wider", layout="wider", form="wider_face")
     yield (
         "COCO keypoints",
@@ -528,6 +618,32 @@ def _keypoints(folder: Path) -> Path:
     return folder
 
 
+def _visdrone(folder: Path) -> Case:
+    """Write VisDrone's text files: objects, an ignored region, others, and a line that ends with a comma."""
+    _draw(folder / "images", "1.jpg", "2.jpg")
+    (folder / "annotations").mkdir()
+    (folder / "annotations/1.txt").write_text("10,8,30,22,1,4,0,0\n50,10,20,30,0,0,0,0\n")
+    (folder / "annotations/2.txt").write_text("5,40,10,12,1,1,0,1,\n70,30,20,20,0,11,0,0\n")
+    boxes = {
+        "1": [["car", 10, 8, 40, 30], [REGION, 50, 10, 70, 40]],
+        "2": [["pedestrian", 5, 40, 15, 52], [REGION, 70, 30, 90, 50]],
+    }
+    return Case(folder=folder, layout="visdrone", reader=STATED, form=boxes)
+
+
+def _crowdhuman(folder: Path) -> Case:
+    """Write CrowdHuman's list: a person that leaves the picture, one that is ignored, and a mask."""
+    _draw(folder / "Images", "27,ab.jpg")
+    persons = [
+        {"tag": "person", "fbox": [-5, 8, 30, 50], "extra": {"box_id": 0}},
+        {"tag": "person", "fbox": [40, 8, 10, 20], "extra": {"box_id": 1, "ignore": 1}},
+        {"tag": "mask", "fbox": [60, 20, 20, 20], "extra": {"ignore": 1}},
+    ]
+    (folder / "annotation_val.odgt").write_text(json.dumps({"ID": "27,ab", "gtboxes": persons}) + "\n")
+    boxes = [["person", -5, 8, 25, 58], [REGION, 40, 8, 50, 28], [REGION, 60, 20, 80, 40]]
+    return Case(folder=folder, layout="crowdhuman", reader=STATED, form={"27,ab": boxes})
+
+
 def _open_images(folder: Path) -> Path:
     """Write Open Images V6: class names, the list of pictures, and boxes as shares."""
     _draw(folder / "images/train", "0a.jpg", "0b.jpg")
@@ -547,6 +663,18 @@ def _open_images(folder: Path) -> Path:
     }.items():
         (folder / "annotations" / name).write_text(content)
     return folder
+
+
+def volumes(work: Path) -> Iterator[tuple[str, Case]]:
+    """Draw sets with boxes in volumes, and yield a case for each."""
+    from tests.support.scan_box_sets import draw_luna, draw_nndetection
+
+    itk: Mapping[str, Any] = {"reader": "SimpleITK", "in_volumes": True}
+    for name, oblique in (("LUNA16", False), ("LUNA16, oblique scans", True)):
+        draw_luna(folder := work / f"luna {oblique}", oblique=oblique)
+        yield name, Case(folder=folder, layout="luna16", form={"table": "annotations.csv"}, **itk)
+    draw_nndetection(folder := work / "nndetection")
+    yield "nnDetection", Case(folder=folder, layout="nndetection", form={}, **itk)
 
 
 def drawn(work: Path) -> Iterator[tuple[str, Case]]:
@@ -645,16 +773,17 @@ def drawn(work: Path) -> Iterator[tuple[str, Case]]:
 
 
 SIZE = (96, 64)  # of the pictures that `_draw` makes
-STATED: Objects = {"a": [["cat", 10, 8, 40, 30], ["dog", 50, 20, 90, 60]], "b": []}
+WRITTEN: Objects = {"a": [["cat", 10, 8, 40, 30], ["dog", 50, 20, 90, 60]], "b": []}
 """Objects of formats that no other program at hand reads; their inputs are written from these numbers."""
 
 
 def stated(work: Path) -> Iterator[tuple[str, Case]]:
-    """Write pictures and `STATED` in formats whose readers need a database, a service or a training framework."""
+    """Write pictures and `WRITTEN` in formats whose readers need a database, a service or a training framework."""
     width, height = SIZE
     names = ["cat", "dog"]
     boxes: dict[str, list[list[int]]] = {
-        f"{name}.png": [[names.index(label), *box] for label, *box in found] for name, found in STATED.items()
+        f"{name}.png": [[names.index(label), *box] for label, *box in found]
+        for name, found in WRITTEN.items()
     }
     shares = {
         name: [
@@ -707,7 +836,7 @@ def stated(work: Path) -> Iterator[tuple[str, Case]]:
         _draw(work / layout / "data", *boxes)
         for file, text in files.items():
             (work / layout / file).write_text(text)
-        yield name, Case(folder=work / layout, layout=layout, reader="json", form=STATED)
+        yield name, Case(folder=work / layout, layout=layout, reader="json", form=WRITTEN)
     yield from _drawn_masks(work, boxes)
 
 
@@ -738,6 +867,102 @@ def _drawn_masks(work: Path, boxes: Mapping[str, Sequence[Sequence[int]]]) -> It
     one_class = {name: [["object", *one[1:]] for one in found] for name, found in people.items() if found}
     yield "DSB 2018", Case(folder=work / "masks", layout="object-masks", reader="json", form=one_class)
     yield "Penn-Fudan", Case(folder=work / "pedestrians", layout="pascal-text", reader="json", form=people)
+
+
+def masks_and_frames(work: Path) -> Iterator[tuple[str, Case]]:
+    """Write `WRITTEN` as run lengths, as brushes, and as boxes of the frames of sequences."""
+    pictures = {
+        name: [(label, _rectangle(*map(int, sides))) for label, *sides in found]
+        for name, found in WRITTEN.items()
+    }
+    rows = [(name, label, _runs(mask)) for name, found in pictures.items() for label, mask in found]
+    rows += [(name, "", "") for name, found in pictures.items() if not found]
+    _draw(folder := work / "run-lengths", *(f"{name}.png" for name in WRITTEN))
+    text = "".join(f"{name}.png,{label},{runs}\n" for name, label, runs in rows)
+    (folder / "train.csv").write_text(f"ImageId,class,EncodedPixels\n{text}")
+    yield "run lengths", Case(folder=folder, layout="run-lengths", reader="json", form=WRITTEN)
+
+    width, height = SIZE
+    size = f'width="{width}" height="{height}"'
+    shapes = "".join(
+        f'<mask label="{label}" rle="0, {(right - left) * (bottom - top)}" left="{left}" top="{top}" '
+        f'width="{right - left}" height="{bottom - top}"/>'
+        for label, left, top, right, bottom in WRITTEN["a"]
+    )
+    _draw(folder := work / "brushes", "a.png")
+    (folder / "a.xml").write_text(f'<annotations><image name="a.png" {size}>{shapes}</image></annotations>')
+    only = {"a": WRITTEN["a"]}
+    yield "CVAT, brushes", Case(folder=folder, layout="cvat", reader="json", form=only)
+
+    _draw(folder := work / "label_studio_brushes", "a.png")
+    results = [
+        {
+            "type": "brushlabels",
+            "original_width": width,
+            "original_height": height,
+            "value": {"format": "rle", "rle": _packed(mask), "brushlabels": [label]},
+        }
+        for label, mask in pictures["a"]
+    ]
+    task = {"data": {"image": "a.png"}, "annotations": [{"result": results}]}
+    (folder / "project.json").write_text(json.dumps([task]))
+    yield (
+        "Label Studio, brushes",
+        Case(folder=folder, layout="label-studio", reader="label_studio_sdk", form=""),
+    )
+
+    _draw(folder := work / "mot/img1", *(f"00000{number}.jpg" for number in (1, 2)))
+    (folder.parent / "gt").mkdir()
+    lines = [
+        f"1,{number},{left + 0.5},{top},{right - left},{bottom - top},1,{number},1\n"
+        for number, (_, left, top, right, bottom) in enumerate(WRITTEN["a"], start=1)
+    ]
+    (folder.parent / "gt/gt.txt").write_text("".join(lines))
+    (folder.parent / "gt/labels.txt").write_text("cat\ndog\n")
+    yield "MOT challenge", Case(folder=folder.parent, layout="mot", form="mot_seq")
+
+    frames = {"frame_000000": 0, "frame_000001": 1, "frame_000002": 2}
+    _draw(folder := work / "key_frames", *(f"{name}.png" for name in frames))
+    corners = ("xtl", "ytl", "xbr", "ybr")
+    keys = "".join(
+        f'<box frame="{number}" outside="0" '
+        + " ".join(f'{key}="{side + 4 * number}"' for key, side in zip(corners, (10, 8, 40, 30), strict=True))
+        + "/>"
+        for number in (0, 2)
+    )
+    meta = "<meta><task><start_frame>0</start_frame><stop_frame>2</stop_frame></task></meta>"
+    (folder / "a.xml").write_text(f'<annotations>{meta}<track label="car">{keys}</track></annotations>')
+    moved = {name: [["car", *(side + 4 * n for side in (10, 8, 40, 30))]] for name, n in frames.items()}
+    yield "CVAT, key frames", Case(folder=folder, layout="cvat", reader="json", form=moved)
+
+    _draw(folder := work / "visdrone_video/sequences/v1", "0000001.jpg", "0000002.jpg")
+    (folder.parents[1] / "annotations").mkdir()
+    (folder.parents[1] / "annotations/v1.txt").write_text("1,0,10,8,30,22,1,4,0,0\n2,1,50,20,40,40,0,0,0,0\n")
+    form: Objects = {"0000001": [["car", 10, 8, 40, 30]], "0000002": [[REGION, 50, 20, 90, 60]]}
+    yield (
+        "VisDrone's videos",
+        Case(folder=folder.parents[1], layout="visdrone-video", reader=STATED, form=form),
+    )
+
+
+def _rectangle(left: int, top: int, right: int, bottom: int) -> NDArray[np.bool_]:
+    mask = np.zeros(SIZE[::-1], np.bool_)
+    mask[top:bottom, left:right] = True
+    return mask
+
+
+def _runs(mask: NDArray[np.bool_]) -> str:
+    """Return run lengths down the columns, from 1."""
+    edges = np.flatnonzero(np.diff(np.concatenate([[0], mask.T.ravel().astype(np.int8), [0]])))
+    return " ".join(f"{start + 1} {end - start}" for start, end in edges.reshape(-1, 2))
+
+
+def _packed(mask: NDArray[np.bool_]) -> list[int]:
+    """Return the four values of each pixel as Label Studio packs them, each pixel in a run of its own."""
+    bits = f"{4 * mask.size:032b}{7:05b}" + "".join(f"{length - 1:04b}" for length in (3, 4, 8, 16))
+    bits += "".join(f"100{3:03b}{255 * int(inside):08b}" for inside in mask.ravel())
+    bits += "0" * (-len(bits) % 8)
+    return [int(bits[at : at + 8], 2) for at in range(0, len(bits), 8)]
 
 
 def street_scenes(work: Path) -> Iterator[tuple[str, Case]]:
@@ -792,6 +1017,7 @@ def street_scenes(work: Path) -> Iterator[tuple[str, Case]]:
 
 
 READERS: dict[str, Callable[[Case], Objects]] = {
+    STATED: lambda case: dict(case.form),
     "json": lambda case: case.form,
     "scalabel": lambda case: read_with_scalabel(str(case.folder)),
     "cityscapesscripts": lambda case: read_with_cityscapes(str(case.folder)),
@@ -802,15 +1028,20 @@ READERS: dict[str, Callable[[Case], Objects]] = {
     ),
     "supervision": lambda case: read_with_supervision(case.form, str(case.folder)),
     "globox": lambda case: read_with_globox(case.form, str(case.folder)),
-    "label_studio_sdk": lambda case: read_with_label_studio(case.form, str(case.folder)),
+    "label_studio_sdk": lambda case: (
+        read_with_label_studio(case.form, str(case.folder)) if case.form else read_brushes(case.folder)
+    ),
     "supervisely": lambda case: read_with_supervisely(case.form, str(case.folder)),
     "labelme": lambda case: read_with_labelme(case.form, str(case.folder)),
+    "SimpleITK": lambda case: read_with_simpleitk(case.form, str(case.folder)),
     "ultralytics": lambda case: read_with_ultralytics(case.form, str(case.folder)),
 }
 
 
 def python_with(module: str, others: Sequence[str]) -> str | None:
     """Return this interpreter, or another that has a module, or None."""
+    if module == STATED:
+        return sys.executable
     if importlib.util.find_spec(module) is not None:
         return sys.executable
     test = f"import importlib.util, sys; sys.exit(importlib.util.find_spec({module!r}) is None)"
@@ -839,9 +1070,16 @@ def main() -> int:
         return 0
     failed = False
     with tempfile.TemporaryDirectory() as work:
-        own = (stated(Path(work)), street_scenes(Path(work)))
-        sources = (inputs(parsed.data, Path(work)), drawn(Path(work)), *own, exports(parsed.data, Path(work)))
-        for name, case in chain(*sources[: -1 if parsed.only else None]):
+        folder = Path(work)
+        given = (
+            inputs(parsed.data, folder),
+            drawn(folder),
+            stated(folder),
+            masks_and_frames(folder),
+            street_scenes(folder),
+            volumes(folder),
+        )
+        for name, case in chain(*given, *(() if parsed.only else (exports(parsed.data, folder),))):
             if parsed.only not in name:
                 continue
             if (python := python_with(case.reader, parsed.python)) is None:

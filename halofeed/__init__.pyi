@@ -24,7 +24,10 @@ from halofeed.loader import RandomRotation as RandomRotation
 from halofeed.loader import Rotate90 as Rotate90
 from halofeed.loader import ScaleJitter as ScaleJitter
 from halofeed.loader import SsdRandomCrop as SsdRandomCrop
+from halofeed.loader import boxes_to_mm as boxes_to_mm
+from halofeed.loader import boxes_to_source as boxes_to_source
 from halofeed.loader import join_id as join_id
+from halofeed.loader.forms.keras_form import keras_batches as keras_batches
 from halofeed.pipelines.run_counts import ConversionSummary as ConversionSummary
 from halofeed.schemas.partition import Partition as Partition
 from halofeed.trainer.mesh import constrain as constrain
@@ -76,6 +79,8 @@ def convert(
     box_units: Literal['auto', 'pixels', 'normalized'] = 'auto',
     box_form: Literal['auto', 'corners', 'corner-size', 'center-size'] = 'auto',
     ignore_columns: Sequence[str | int] = (),
+    column: Sequence[str | int] = (),
+    class_marks: Sequence[str | int] = (),
     annotation_grid: Literal['auto', 'stored', 'displayed'] = 'auto',
     split_folders: Literal['auto', 'yes', 'no'] = 'auto',
     folders_are_classes: bool = False,
@@ -142,6 +147,7 @@ def convert(
     window: str | None = None,
     window_hu: Sequence[float] = (),
     window_unit: Literal['hu', 'any'] = 'hu',
+    offset_hu: float = 0.0,
     window_percentiles: Sequence[float] = (),
     normalize: str | None = None,
     mask_grid: Literal['refuse', 'resample', 'voxels'] = 'refuse',
@@ -237,7 +243,7 @@ def convert(
         task: task that the records serve; default: the layout's own.
         box_origin: boxes in pixels: the number of the first pixel, 0 or 1 (then both ends are within the box, as in
             VOC); default: 0 for tables; for voc 0 where boxes have fractions, else 1, refused where boxes begin below
-            1.
+            1; for mot 0 where boxes have fractions or begin at 0, else 1.
         box_units: unit of boxes: pixels, or normalized, fractions of the picture's width and height; auto reads a
             file whose boxes are all within 0 to 1 as normalized.
         box_form: form of a box in columns x,y,w,h, in a list called bbox, or in VOC's xmin,ymin,xmax,ymax: corners
@@ -245,6 +251,13 @@ def convert(
             x,y, then width,height); auto accepts columns whose names are unambiguous, and refuses others.
         ignore_columns: tables and COCO: columns or keys to ignore that would be refused because they may hold boxes
             or outlines; rotation (COCO, VOC, CVAT, Label Studio): use boxes as they are before their rotation.
+        column: tables: the column, key or feature that has a meaning, as MEANING=COLUMN, e.g.
+            label=fine_label,image=isic_id; meanings: image, label, split, group, id, width, height, xmin, ymin, xmax,
+            ymax, x, y, w, h, bbox, objects, area, is_crowd, difficult, truncated, occluded, group_of, corners.
+            Several columns as label are a class each.
+        class_marks: tables with a column for each class: what a value in these columns means, as yes=VALUE, no=VALUE
+            or reject=VALUE (the picture is left out), e.g. no=-1,reject=blank; default: 1 is yes and 0 is no; -1 is
+            no where no column holds 0; blank is no where all hold blank or 1.
         annotation_grid: pictures with an EXIF orientation: whether boxes and label images refer to the pixels as the
             file stores them or to the picture as displayed; auto decides by declared sizes and the tool's own way,
             and warns where nothing shows it.
@@ -342,7 +355,8 @@ def convert(
         frames: frames of a record: every source is a clip (a video, an animated GIF, WebP or PNG, a folder of
             frames), brought to frames x height x width; for segmentation each frame needs a mask (a folder of PNG
             files, or an animated PNG, GIF or lossless WebP).
-        frame_stride: use every N-th frame (default: 1, every frame).
+        frame_stride: use every N-th frame (default: 1, every frame); of sequences of pictures with boxes too (mot,
+            visdrone-video, cvat), whose frames are near copies.
         frame_rate: use this many frames per second instead, by the frames' time stamps: at each of these times the
             frame that is shown then.
         folder_frame_rate: frames per second of folders of frames, which have no time stamps.
@@ -371,6 +385,8 @@ def convert(
         window_unit: unit of window and window_hu: hu refuses a scan whose values are not Hounsfield units (MR, a CT
             without rescale, a file that states no unit and has no value below -50); any applies the window to every
             scan.
+        offset_hu: CT in files that do not state their unit: number that is added to each value and gives Hounsfield
+            units, e.g. -1024 for values stored as HU + 1024; use offset_hu=-1024. Scans of one channel.
         window_percentiles: a separate window for each scan, e.g. 0.5,99.5 of the values above its smallest one (MR);
             tiles: for each picture and band, of its pixels that are not nodata, e.g. 2,98.
         normalize: subtract a mean and divide by a deviation: scan uses each scan's and channel's own, of the values
@@ -528,6 +544,8 @@ def dry_run(
     box_units: Literal['auto', 'pixels', 'normalized'] = 'auto',
     box_form: Literal['auto', 'corners', 'corner-size', 'center-size'] = 'auto',
     ignore_columns: Sequence[str | int] = (),
+    column: Sequence[str | int] = (),
+    class_marks: Sequence[str | int] = (),
     annotation_grid: Literal['auto', 'stored', 'displayed'] = 'auto',
     split_folders: Literal['auto', 'yes', 'no'] = 'auto',
     folders_are_classes: bool = False,
@@ -594,6 +612,7 @@ def dry_run(
     window: str | None = None,
     window_hu: Sequence[float] = (),
     window_unit: Literal['hu', 'any'] = 'hu',
+    offset_hu: float = 0.0,
     window_percentiles: Sequence[float] = (),
     normalize: str | None = None,
     mask_grid: Literal['refuse', 'resample', 'voxels'] = 'refuse',
@@ -688,7 +707,7 @@ def dry_run(
         task: task that the records serve; default: the layout's own.
         box_origin: boxes in pixels: the number of the first pixel, 0 or 1 (then both ends are within the box, as in
             VOC); default: 0 for tables; for voc 0 where boxes have fractions, else 1, refused where boxes begin below
-            1.
+            1; for mot 0 where boxes have fractions or begin at 0, else 1.
         box_units: unit of boxes: pixels, or normalized, fractions of the picture's width and height; auto reads a
             file whose boxes are all within 0 to 1 as normalized.
         box_form: form of a box in columns x,y,w,h, in a list called bbox, or in VOC's xmin,ymin,xmax,ymax: corners
@@ -696,6 +715,13 @@ def dry_run(
             x,y, then width,height); auto accepts columns whose names are unambiguous, and refuses others.
         ignore_columns: tables and COCO: columns or keys to ignore that would be refused because they may hold boxes
             or outlines; rotation (COCO, VOC, CVAT, Label Studio): use boxes as they are before their rotation.
+        column: tables: the column, key or feature that has a meaning, as MEANING=COLUMN, e.g.
+            label=fine_label,image=isic_id; meanings: image, label, split, group, id, width, height, xmin, ymin, xmax,
+            ymax, x, y, w, h, bbox, objects, area, is_crowd, difficult, truncated, occluded, group_of, corners.
+            Several columns as label are a class each.
+        class_marks: tables with a column for each class: what a value in these columns means, as yes=VALUE, no=VALUE
+            or reject=VALUE (the picture is left out), e.g. no=-1,reject=blank; default: 1 is yes and 0 is no; -1 is
+            no where no column holds 0; blank is no where all hold blank or 1.
         annotation_grid: pictures with an EXIF orientation: whether boxes and label images refer to the pixels as the
             file stores them or to the picture as displayed; auto decides by declared sizes and the tool's own way,
             and warns where nothing shows it.
@@ -793,7 +819,8 @@ def dry_run(
         frames: frames of a record: every source is a clip (a video, an animated GIF, WebP or PNG, a folder of
             frames), brought to frames x height x width; for segmentation each frame needs a mask (a folder of PNG
             files, or an animated PNG, GIF or lossless WebP).
-        frame_stride: use every N-th frame (default: 1, every frame).
+        frame_stride: use every N-th frame (default: 1, every frame); of sequences of pictures with boxes too (mot,
+            visdrone-video, cvat), whose frames are near copies.
         frame_rate: use this many frames per second instead, by the frames' time stamps: at each of these times the
             frame that is shown then.
         folder_frame_rate: frames per second of folders of frames, which have no time stamps.
@@ -822,6 +849,8 @@ def dry_run(
         window_unit: unit of window and window_hu: hu refuses a scan whose values are not Hounsfield units (MR, a CT
             without rescale, a file that states no unit and has no value below -50); any applies the window to every
             scan.
+        offset_hu: CT in files that do not state their unit: number that is added to each value and gives Hounsfield
+            units, e.g. -1024 for values stored as HU + 1024; use offset_hu=-1024. Scans of one channel.
         window_percentiles: a separate window for each scan, e.g. 0.5,99.5 of the values above its smallest one (MR);
             tiles: for each picture and band, of its pixels that are not nodata, e.g. 2,98.
         normalize: subtract a mean and divide by a deviation: scan uses each scan's and channel's own, of the values
@@ -1298,8 +1327,9 @@ def export(
         compile_cache: folder of compiled programs, so that the next command compiles nothing; none for no cache
             (default: $HALOFEED_COMPILE_CACHE, else ~/.cache/halofeed/compiled).
         format: of a run; savedmodel writes TensorFlow's beside the StableHLO (default: stablehlo).
-        to: folders: classification; coco, yolo, voc, dota: detection; nifti: segmentation of volumes; parquet,
-            webdataset: pictures of any task. Pictures are the stored JPEG or PNG files, or PNG; padding is cut off.
+        to: folders: classification; coco, yolo, voc, dota: detection; nifti: segmentation of volumes; parquet:
+            pictures of any task, and volumes as NIfTI; webdataset: pictures of any task. Pictures are the stored JPEG
+            or PNG files, or PNG; padding is cut off.
         grid: stored: boxes, masks and labels of the stored pictures and volumes (default); source: of the files that
             were converted.
         images: with grid source: the folder of pictures that was converted, to copy them.

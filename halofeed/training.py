@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 from halofeed.option_rows import saved_rows, train_rows
 from halofeed.options import Option, add_options, add_settings, not_in_brief
 from halofeed.parser import Command, CommandParser
-from halofeed.storage.paths import open_path
 from halofeed.system import signals
 from halofeed.system.addresses import address_of
 from halofeed.system.console import VERBOSE, print_error, print_status
@@ -31,7 +30,6 @@ if TYPE_CHECKING:
 
 _LIBRARIES = ("jax", "jaxlib", "flax", "optax", "orbax")
 _SHOWN = 3
-_HEAD_BYTES = 1024
 _RUN_FIELDS = ("cores_per_replica", "partition", "model", "task")
 NEW_SPLIT = "train"
 """Split of a conversion whose source names no split."""
@@ -145,9 +143,9 @@ def _add_export(parser: CommandParser) -> None:
     data.add_argument(
         "--to",
         metavar="TARGET",
-        help="folders: classification; coco, yolo, voc, dota: detection; nifti: segmentation of volumes; parquet, "
-        "webdataset: pictures of any task. Pictures are the "
-        "stored JPEG or PNG files, or PNG; padding is cut off",
+        help="folders: classification; coco, yolo, voc, dota: detection; nifti: segmentation of volumes; parquet: "
+        "pictures of any task, and volumes as NIfTI; webdataset: pictures of any task. Pictures are the stored JPEG or "
+        "PNG files, or PNG; padding is cut off",
     )
     data.add_argument(
         "--grid",
@@ -553,7 +551,7 @@ def _convert_new_files(parsed: argparse.Namespace, run: Run, scratch: Path) -> s
     for finding in loss_findings(Converted.of(done.manifest)):
         print_status(f"warning: {finding.text}")
     if new.passed_over:
-        print_status(_describe_skipped(new.passed_over, Path(parsed.source), run))
+        print_status(_describe_skipped(new.passed_over, run))
     for rejected in (*new.rejected, *rejects):
         print_error(f"rejected: {rejected.source}: {rejected.reason}")
     if not done.manifest.split(NEW_SPLIT).records:
@@ -563,22 +561,10 @@ def _convert_new_files(parsed: argparse.Namespace, run: Run, scratch: Path) -> s
     return str(done.folder)
 
 
-def _describe_skipped(paths: Sequence[str], source: Path, run: Run) -> str:
+def _describe_skipped(paths: Sequence[str], run: Run) -> str:
     """Return a line on the files of a folder that are neither pictures, scans nor clips by their names."""
     listed = ", ".join(paths[:_SHOWN]) + (f" and {len(paths) - _SHOWN} more" if len(paths) > _SHOWN else "")
-    text = f"skipped {plural(len(paths), 'file')} without a name of a {run.facts.kind}: {listed}"
-    # A folder is searched for DICOM series only if it has no scan in a file.
-    series = next((source / path for path in paths if _is_dicom(source / path)), None)
-    if run.facts.kind == "volume" and series is not None and series.parent != source:
-        text += f"; predict DICOM series by another command, with --source {quote(str(series.parent))}"
-    return text
-
-
-def _is_dicom(file: Path) -> bool:
-    from halofeed.prep.formats.dicom.headers import is_dicom
-
-    with open_path(file, "rb") as stream:
-        return is_dicom(stream.read(_HEAD_BYTES))
+    return f"skipped {plural(len(paths), 'file')} without a name of a {run.facts.kind}: {listed}"
 
 
 @contextlib.contextmanager

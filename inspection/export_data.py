@@ -153,7 +153,7 @@ def _check_takes(target: str, files: DatasetFiles, manifest: Manifest) -> None:
 def _check_bands(target: str, grid: str, files: DatasetFiles, manifest: Manifest) -> None:
     """Raise UsageError for stored pictures of more channels than a PNG holds."""
     channels = manifest.field("image").shape[-1]
-    if grid == "stored" and EXPORTERS[target].KIND == "picture" and channels not in (1, 3, 4):
+    if grid == "stored" and manifest.kind.name == "picture" and channels not in (1, 3, 4):
         raise UsageError(
             f"{files}: its pictures have {channels} channels, which the PNG files of {target} do not hold; read "
             "them with halofeed.loader, or convert three bands with --bands 1,2,3"

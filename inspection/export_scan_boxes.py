@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from halofeed.inspection.export_records import ExportedData, Exporter, ExportRecord
-from halofeed.inspection.scan_objects import ScanObjects, centers_mm, sizes_mm
+from halofeed.inspection.scan_objects import StoredObjects, centers_mm, sizes_mm
 from halofeed.inspection.stored_records import affine_of, text_of
 from halofeed.schemas import keys
 from halofeed.storage.paths import open_path
@@ -49,7 +49,7 @@ class ScanBoxExporter(Exporter):
     def add(self, record: ExportRecord) -> None:
         """Take the objects of a record."""
         features = record.features
-        objects, affine = ScanObjects.of(features), affine_of(features, keys.SOURCE_AFFINE)
+        objects, affine = StoredObjects.of(features), affine_of(features, keys.SOURCE_AFFINE)
         name, numbers = text_of(features, keys.FILENAME), features.get(keys.OBJECT_INDEX, np.zeros(0))
         if objects is None or affine is None or name is None:
             raise CorruptFileError(

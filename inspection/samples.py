@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from halofeed.inspection.dataset_files import DatasetFiles
 from halofeed.inspection.planes import Display, Plane, ShownVolume, center_of, cut_planes
 from halofeed.inspection.record_words import KindWords, kind_words, task_words
-from halofeed.inspection.scan_objects import ScanObjects
+from halofeed.inspection.scan_objects import StoredObjects
 from halofeed.inspection.stored_records import (
     ClassCounts,
     StoredShard,
@@ -577,7 +577,7 @@ def load_scan(
     source = text_of(features, keys.FILENAME) or ""
     fix = f"run `halofeed verify {folder}`"
     scan, has_boxes = _scan_of(features, manifest), task_words(manifest).has_boxes
-    objects = ScanObjects.of(features) if has_boxes else None
+    objects = StoredObjects.of(features) if has_boxes else None
     if scan is None or (objects if has_boxes else scan.label) is None:
         raise CorruptFileError(
             f"{source}: the record is not a volume with {'boxes' if has_boxes else 'a label'}; {fix}"

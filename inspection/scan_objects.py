@@ -27,7 +27,7 @@ _TOLERANCE_VOXELS: Final = 0.01
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class ScanObjects:
+class StoredObjects:
     """Objects of one record; the lists have one length.
 
     Args:
@@ -47,7 +47,7 @@ class ScanObjects:
     shape: tuple[int, ...]
 
     @classmethod
-    def of(cls, features: Decoded) -> ScanObjects | None:
+    def of(cls, features: Decoded) -> StoredObjects | None:
         """Return the objects of a record; None if a list is missing or has another length."""
         shape = tuple(integer_of(features, f"image/{axis}") or 1 for axis in VOLUME_AXES)
         names = (
@@ -130,7 +130,7 @@ def centers_mm(boxes: NDArray[np.float64], affine: NDArray[np.float64]) -> NDArr
 
 def object_problems(features: Decoded) -> Iterator[str]:
     """Yield each problem of the objects of a volume's record beside their range and order."""
-    objects, affine = ScanObjects.of(features), affine_of(features)
+    objects, affine = StoredObjects.of(features), affine_of(features)
     source, shape = affine_of(features, keys.SOURCE_AFFINE), array_of(features, keys.SOURCE_SHAPE, "i")
     # Other checks report lists and values that are missing.
     if objects is None or affine is None or source is None or shape is None or shape.shape != (3,):
@@ -141,6 +141,14 @@ def object_problems(features: Decoded) -> Iterator[str]:
     beyond = ((objects.source_boxes < -1e-3) | (objects.source_boxes > np.tile(shape, 2) + 1e-3)).any(axis=1)
     for number in np.flatnonzero(beyond):
         yield f"image/object/source/bbox: box {number}: it lies outside of the source, which is {shape.tolist()}"
+    yield from _place_problems(objects, affine, source)
+
+
+def _place_problems(
+    objects: StoredObjects, affine: NDArray[np.float64], source: NDArray[np.float64]
+) -> Iterator[str]:
+    """Yield each box that is elsewhere than the affines put its box in the source."""
+    # The check of the affines reports those.
     if not (np.isfinite(affine).all() and np.isfinite(source).all()) or not np.linalg.det(affine[:3, :3]):
         return
     moved = map_boxes(np.linalg.solve(affine, source), objects.source_boxes)
@@ -157,7 +165,7 @@ def object_problems(features: Decoded) -> Iterator[str]:
 
 def table_rows(features: Decoded) -> Iterator[tuple[str, ...]]:
     """Yield the cells of each object: its box along depth, height and width, its size, its center, and flags."""
-    objects, affine, spacing = ScanObjects.of(features), affine_of(features), spacing_of(features)
+    objects, affine, spacing = StoredObjects.of(features), affine_of(features), spacing_of(features)
     if objects is None or affine is None or spacing is None:
         return
     sides, centers = sizes_mm(objects.boxes, affine), centers_mm(objects.boxes, affine)

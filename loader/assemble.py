@@ -53,6 +53,7 @@ from halofeed.loader.reading import (
     CORNERS,
     EXTENT,
     FOLLOWING,
+    FOLLOWING_WINDOWS,
     IMAGE,
     LABEL,
     REGIONS,
@@ -219,14 +220,13 @@ class Assembler:
     def _finds_all_in_caches(self) -> bool:
         """Return whether windows and cached values are all that a row needs besides its pixels.
 
-        Raw values in another byte order are converted row by row. Fields that follow the image, and the size, are made
-        from an `Example`.
+        Raw values in another byte order are converted row by row. Fields that follow the image are made from an
+        `Example`, except those of `FOLLOWING_WINDOWS`.
         """
         return (
             self._reader.caches_all
             and (self.decodes or not self._is_direct or all(map(self._is_in_order, self._grid)))
-            and FOLLOWING.keys().isdisjoint(field.name for field in self._fields)
-            and SIZE not in self.spec
+            and all(field.name in FOLLOWING_WINDOWS or field.name not in FOLLOWING for field in self._fields)
         )
 
     def _is_in_order(self, field: Field) -> bool:
@@ -320,15 +320,24 @@ class Assembler:
         if values is None or (lists and objects is None):
             return None
         windows = self._reader.windows(values, len(rows), objects)
+        # Without augmentations a picture's stored padding is shown too, and its boxes stay relative to it.
+        stored = self._reader.stored_shapes(values, len(rows))
         for number, augmentation in enumerate(augmentations):
             augmentation.plan(windows, uniforms[:, number])
         if objects is not None:
-            self._write_objects(batch, rows, objects[0], windows)
+            shown = windows.shape if augmentations else stored
+            self._write_objects(batch, rows, objects[0], windows, shown)
         batch[ID][rows] = split_id(shards.ids_of(numbers))
         batch[VALID][rows] = True
         for field in self._fields:
             if field.encoding in STATIC:
-                batch[field.name][rows] = values[field.name]
+                value = values[field.name]
+                follow = FOLLOWING_WINDOWS.get(field.name)
+                batch[field.name][rows] = value if follow is None else follow(value, windows)
+        if SIZE in batch:
+            batch[SIZE][rows] = windows.shape
+        if not augmentations:
+            windows.shape = stored
         return windows
 
     @property
@@ -474,8 +483,7 @@ class Assembler:
                 # Without augmentations, stored boxes keep their float32 values, relative to the padded picture.
                 shown = np.array(example.view.shape if self._augmentations else read.stored)
                 values = self._object_values(field, lists, example.objects, shown)
-                if example.objects.regions is not None:
-                    values = values[example.objects.is_region == (field.name in REGION_FIELDS)]
+                values = values[_are_regions(lists, example.objects) == (field.name in REGION_FIELDS)]
                 self._write_list(batch, row, field, values)
             elif field.encoding == "png_list":
                 self._write_masks(example, batch[field.name][row])
@@ -517,7 +525,9 @@ class Assembler:
             for name, key in self._as_stored.items()
         }
 
-    def _write_objects(self, batch: Batch, rows: Integers, lists: ObjectLists, windows: Windows) -> None:
+    def _write_objects(
+        self, batch: Batch, rows: Integers, lists: ObjectLists, windows: Windows, shown: Integers
+    ) -> None:
         """Write the objects of several rows, each list padded to the same length.
 
         Args:
@@ -525,15 +535,16 @@ class Assembler:
             rows: rows of the batch, int64 [row].
             lists: the stored lists of all rows, [object, ...].
             windows: what each row shows, and its objects.
+            shown: sizes to which the objects are relative, int64 [row, axis].
         """
         objects, of_row = windows.objects, windows.object_rows
-        is_region = objects.is_region
+        is_region = _are_regions(lists, objects)
         places = {kind: _positions(of_row[is_region == kind], len(rows)) for kind in (False, True)}
         for field in (field for field in self._reader.lists if field.name in batch):
             is_of_field = is_region == (field.name in REGION_FIELDS)
             counts, position = places[field.name in REGION_FIELDS]
             values, out = (
-                self._object_values(field, lists, objects, windows.shape[of_row])[is_of_field],
+                self._object_values(field, lists, objects, shown[of_row])[is_of_field],
                 batch[field.name],
             )
             if field.name == BOXES:
@@ -615,6 +626,14 @@ class Assembler:
         height, width = example.view.shape
         for mask, source in zip(out, example.objects.masks, strict=False):
             copy_view(example.view, source, mask[:height, :width])
+
+
+def _are_regions(lists: ObjectLists, objects: Objects) -> NDArray[np.bool_]:
+    """Return which objects are ignored regions, bool [object].
+
+    The lists decide, since augmentations of a user may make `Objects` without `Objects.regions`.
+    """
+    return lists[REGIONS][objects.kept] if REGIONS in lists else np.zeros(len(objects.kept), np.bool_)
 
 
 def _positions(of_row: Integers, rows: int) -> tuple[Integers, Integers]:

@@ -354,6 +354,10 @@ class RecordReader:
             windows.objects = self._objects_of(lists, stored[of_row], windows.shape[of_row])
         return windows
 
+    def stored_shapes(self, values: Mapping[str, NDArray[Any]], rows: int) -> NDArray[np.int64]:
+        """Return the sizes of stored images, int64 [row, axis]; the arguments are those of `windows`."""
+        return self._ranges(values, rows)[0]
+
     def extents_fit(self, values: Mapping[str, NDArray[Any]], rows: int) -> NDArray[np.bool_]:
         """Return for which images `windows` has valid ranges, bool [row]; `read` reports the others."""
         stored, low, high = self._ranges(values, rows)
@@ -503,3 +507,20 @@ FOLLOWING: dict[str, Callable[[NDArray[Any], Example], NDArray[Any]]] = {
     "times_s": _follow_times,
 }
 """Functions that adapt a field's value to what an augmented example shows."""
+
+
+def _follow_transforms(values: NDArray[Any], windows: Windows) -> NDArray[Any]:
+    # Along each axis, a point of the window is counted from its start, or backwards from its end.
+    sign = np.where(windows.backwards, -1, 1)[:, -2:]
+    origin = (windows.start + np.where(windows.backwards, windows.shape, 0))[:, -2:]
+    matrices = values.astype(np.float64)
+    moved = matrices.copy()
+    moved[..., :2] *= sign[:, None]
+    moved[..., 2] += (matrices[..., :2] * origin[:, None]).sum(-1)
+    return moved
+
+
+FOLLOWING_WINDOWS: dict[str, Callable[[NDArray[Any], Windows], NDArray[Any]]] = {
+    "transform": _follow_transforms,
+}
+"""Functions that do the same for all rows of a batch at once, [row, ...], where only windows are planned."""

@@ -27,6 +27,7 @@ from halofeed.prep.annotations.splits import SplitOptions, assign_splits, check_
 from halofeed.prep.annotations.unlabeled import assign_unlabeled_apart
 from halofeed.prep.layouts import Layout
 from halofeed.prep.options.recipe import Recipe
+from halofeed.prep.options.tiles import cuts_pictures
 from halofeed.prep.sources.example import FileSelection, SourceExample, split_frames
 from halofeed.prep.sources.files import settled_stamp
 from halofeed.system.console import print_status
@@ -123,7 +124,8 @@ def list_references(
         layout_input.recipe,
         ChosenCounts() if chosen is None else chosen,
     )
-    if layout_input.recipe.rules.kind.name == "picture":
+    # The DICOM files of tiles are slides.
+    if layout_input.recipe.rules.kind.name == "picture" and not cuts_pictures(layout_input.recipe):
         references = _described(references, layout_input, warn)
     named: set[str] = set()
     with naming_faults(sources):

@@ -72,6 +72,8 @@ class FindingName(StrEnum):
         "The mask's header gives another position; an option said to ignore it.")
     MASK_BEYOND_IMAGE = ("mask reaches beyond its image",
         "Part of the mask is outside the scan; that part is in no record.")
+    MASK_IS_PART = ("mask covers a part of its scan",
+        "The mask has some of the scan's voxels, at an offset of whole voxels; the others are background.")
     MASK_ON_ANOTHER_GRID = ("mask on another grid",
         "The mask and the scan have different grids; each voxel got the nearest mask voxel.")
     MASK_QUANTIZED = ("mask saved through floats",

@@ -28,7 +28,7 @@ from halofeed.prep.annotations.picture_classes import gives_classes, settle_clas
 from halofeed.prep.annotations.resolve_boxes import resolve_boxes
 from halofeed.prep.annotations.suggest_layout import layout_hint
 from halofeed.prep.annotations.written_boxes import check_ignored_columns, declared_size, usable_boxes
-from halofeed.prep.sources.example import Box, SourceExample
+from halofeed.prep.sources.example import Box, SourceExample, frame_key
 from halofeed.prep.sources.file_names import is_image_name
 from halofeed.prep.sources.files import SourceFiles
 from halofeed.system.errors import AnnotationsError, SourceError
@@ -55,6 +55,7 @@ class FilePicture:
         classes: classes of the complete picture: tags, choices or flags.
         fault: error that makes the picture unusable.
         gsd_m: ground sample distance in meters per pixel; None without one.
+        frame: (name of a video, number of a frame from 0) to take if there is no file of the picture.
         optional: whether the picture is ignored if there is no such file.
         companions: files that belong to the picture and are no pictures, such as masks.
         notes: remarks on how the file was read.
@@ -72,6 +73,7 @@ class FilePicture:
     classes: Sequence[str] = ()
     fault: SourceError | None = None
     gsd_m: float | None = None
+    frame: tuple[str, int] | None = None
     optional: bool = False
     companions: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
@@ -292,14 +294,47 @@ def _find_images(
     found = index.match({place: _query(one, stems) for place, one in enumerate(entries)})
     paths = [one.path for one in found.values() if isinstance(one, ImageMatch)]
     splits = dict(zip(paths, splits_by_folders(paths), strict=True))
+    videos = _videos(entries, found, index)
     for place, (file, picture) in enumerate(entries):
         image = found[place]
+        if isinstance(image, SourceError) and picture.frame is not None:
+            video = videos.get((file, picture.frame[0]))
+            if isinstance(video, ImageMatch):
+                yield file, _frame_example(file, picture, video.path, options), picture
+                continue
         if isinstance(image, ImageMatch):
             notes = _notes(form, picture, image, stems.get(picture.stem, ()))
             yield file, _example(file, picture, image.path, splits[image.path], notes, options), picture
         elif not picture.optional:
             # Frames of a CVAT track without an object are in the file by their numbers only, and may not be exported.
             yield file, _rejected(file, picture, image), picture
+
+
+def _videos(
+    entries: Sequence[_Entry], found: Mapping[int, ImageMatch | SourceError], index: ImageIndex
+) -> Mapping[tuple[str, str], ImageMatch | SourceError]:
+    """Return the videos of frames without a file, by the annotation file and the name that it writes."""
+    names = {
+        (file, picture.frame[0])
+        for place, (file, picture) in enumerate(entries)
+        if picture.frame is not None and isinstance(found[place], SourceError)
+    }
+    queries = {}
+    for file, name in names:
+        folder = posixpath.dirname(file)
+        places = ((folder,), (posixpath.join(folder, "images"), ""))
+        queries[file, name] = ImageQuery(name=name, places=places, beside=(folder,))
+    return index.match(queries)
+
+
+def _frame_example(file: str, picture: FilePicture, video: str, options: LayoutOptions) -> SourceExample:
+    """Return the example of a picture that is a frame of a video."""
+    assert picture.frame is not None
+    number = picture.frame[1]
+    split = picture.split or splits_by_folders([video])[0]
+    source = f"{video}//frame_{number:06d}.bmp"
+    example = _example(file, picture, source, split, picture.notes, options)
+    return replace(example, key=frame_key(video, number), video_frame=(video, number))
 
 
 def _rejected(file: str, picture: FilePicture, error: SourceError) -> SourceExample:

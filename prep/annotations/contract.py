@@ -73,6 +73,8 @@ class LayoutOptions:
     min_readers: int = 1
     box_form: str = "auto"
     ignore_columns: tuple[str, ...] = ()
+    column: tuple[str, ...] = ()
+    class_marks: tuple[str, ...] = ()
     annotation_grid: str = "auto"
     image_sets: tuple[str, ...] = ()
     voc_images: str = "auto"
@@ -88,6 +90,7 @@ class LayoutOptions:
     coordinates: str = "auto"
     empty_classes: tuple[str, ...] = ()
     run_lengths: str = "auto"
+    frame_stride: int | None = None
     takes: Callable[[str], bool] = is_image_name
     takes_scan: Callable[[str], bool] = is_scan_name
     source_splits: bool = True

@@ -11,6 +11,8 @@ from halofeed.prep.sources.file_names import is_dicom_name, is_image_name
 from halofeed.system.errors import SourceError
 
 SLICE, SLIDE, PICTURE = "slice", "slide", "picture"
+_OTHER = "other"
+"""Kind of an object without pixels, and of a damaged file."""
 _UNNAMED = re.compile(r"(^|/)[^./]+$|\.(\d+|img)$", re.IGNORECASE)
 """Names of DICOM files without an extension: names of exports, and UIDs, whose last part is a number."""
 _META_BYTES, _LONG_HEADER_BYTES = 1024, 1 << 22
@@ -23,13 +25,17 @@ def find_dicom(files: ListedFiles) -> tuple[str, str] | None:
 
     One slice or slide among a few files decides, because series often have pictures beside them.
     """
-    found: tuple[str, str] | None = None
+    found: dict[str, str] = {}
     for path in _sampled(files.sizes()):
         kind = _kind_of(files, path)
         if kind in (SLICE, SLIDE):
             return path, kind
-        found = found or (None if kind is None else (path, kind))
-    return found
+        if kind is not None:
+            found.setdefault(kind, path)
+    if PICTURE in found:
+        return found[PICTURE], PICTURE
+    # A layout of series names the kinds of other objects, and the faults of damaged ones.
+    return (found[_OTHER], SLICE) if found else None
 
 
 def holds_pictures(files: ListedFiles) -> bool:
@@ -49,7 +55,7 @@ def images_of(files: ListedFiles) -> Iterable[str]:
 
 def _sampled(paths: Iterable[str]) -> list[str]:
     """Return the first two and the last file with an extension of DICOM, and some without an extension."""
-    named, unnamed = [], []
+    named, unnamed = list[str](), list[str]()
     for path in paths:
         if is_dicom_name(path):
             named.append(path)
@@ -71,17 +77,23 @@ def _kind_of(files: ListedFiles, path: str) -> str | None:
 
 
 def _kind_of_head(files: ListedFiles, path: str, head: bytes) -> str:
-    from halofeed.prep.formats.dicom.header_fields import is_single_picture  # takes 0.1 s
+    from halofeed.prep.formats.dicom.header_fields import place_of_pixels  # takes 0.1 s
+    from halofeed.prep.formats.dicom.headers import HeaderContinuesError
     from halofeed.prep.formats.dicom.sop_classes import SLIDE_CLASS
 
     # The class is in the file meta information (PS3.10, 7.1), before any text that could hold the same digits.
     if re.search(rb"%b(?![\d.])" % re.escape(SLIDE_CLASS).encode(), head[:_META_BYTES]):
         return SLIDE
-    is_single = is_single_picture(head)
-    # Headers with tables of values are longer.
-    if is_single is None:
-        is_single = is_single_picture(files.head(path, _LONG_HEADER_BYTES))
-    return PICTURE if is_single else SLICE
+    # Headers with tables of values are longer than others.
+    for size in (HEAD_BYTES, _LONG_HEADER_BYTES):
+        try:
+            is_placed = place_of_pixels(head if size == HEAD_BYTES else files.head(path, size))
+        except HeaderContinuesError:
+            continue
+        except SourceError:
+            return _OTHER
+        return {None: _OTHER, True: SLICE, False: PICTURE}[is_placed]
+    return _OTHER
 
 
 def one_patient_each(files: ListedFiles, by_folder: Mapping[str, Sequence[str]]) -> bool:

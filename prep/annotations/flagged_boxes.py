@@ -123,10 +123,11 @@ def _is_corner_size(
     if box[2] == "xmax":
         return False
     for _, cells in rows:
-        numbers = [class_number(cells[place].strip()) for place in places] if len(cells) == width else [None]
-        if None in numbers:
+        numbers = [class_number(cells[place].strip()) for place in places if len(cells) == width]
+        known = [number for number in numbers if number is not None]
+        if len(known) < len(places):
             continue
-        x, y, across, down = map(float, filter(lambda one: one is not None, numbers))
+        x, y, across, down = known
         if x < across / 2 - _SLACK_PIXELS or y < down / 2 - _SLACK_PIXELS:
             return True
     return False

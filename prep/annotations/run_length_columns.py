@@ -24,6 +24,7 @@ _LEAST_SHARE = 0.9
 """Share of the cells of a column without a usual name that must be run lengths; others are single errors."""
 EMPTY = frozenset(("", "-1", "nan", "none", "null"))
 """Cells of a picture without an object: empty, as pandas writes them, or SIIM's -1."""
+_KNOWN = ("class", "width", "height", "split", "group")
 SAMPLE_ROWS = 2000
 """Rows in which columns are recognized (an estimate)."""
 _MAX_CELL = min(sys.maxsize, 1 << 30)
@@ -138,11 +139,29 @@ def find_columns(
         raise AnnotationsError(
             f"{name}: columns {listed} hold run lengths; --ignore-columns {header[runs[-1]]} takes the other one"
         )
-    others = [place for place in range(len(header)) if place not in runs]
+    picture, behind = _column_of_pictures(name, body, len(header), runs[0], stems)
+    others = [column for place, column in enumerate(header) if column and place not in (runs[0], picture)]
+    wanted = {key: SPELLINGS[key] for key in _KNOWN if not (behind and key == "class")}
+    columns = match_columns(name, others, wanted, ignored).columns
+    return RunColumns(
+        runs=runs[0],
+        picture=picture,
+        known={key: header.index(column) for key, column in columns.items()},
+        class_behind_name=behind,
+        unread=tuple(column for column in others if column not in columns.values()),
+    )
+
+
+def _column_of_pictures(
+    name: str, body: Sequence[Sequence[str]], columns: int, runs: int, stems: Collection[str]
+) -> tuple[int, bool]:
+    """Return the place of the column that names pictures, and whether classes follow the names."""
     shares = {
-        place: _shares_of_names([row[place] for row in body if len(row) > place], stems) for place in others
+        place: _shares_of_names([row[place] for row in body if len(row) > place], stems)
+        for place in range(columns)
+        if place != runs
     }
-    picture = max(others, key=lambda place: max(shares[place]), default=-1)
+    picture = max(shares, key=lambda place: max(shares[place]), default=-1)
     if picture < 0 or not max(shares[picture]):
         first = ", ".join(cell[:40] for cell in body[0])
         raise AnnotationsError(
@@ -150,20 +169,7 @@ def find_columns(
             "--images"
         )
     plain, suffixed = shares[picture]
-    named = [header[place] if place in others and place != picture else "" for place in range(len(header))]
-    wanted = {key: SPELLINGS[key] for key in ("class", "width", "height", "split", "group")}
-    if suffixed > plain:
-        del wanted["class"]
-    mapping = match_columns(name, [column for column in named if column], wanted, ignored)
-    known = {key: header.index(column) for key, column in mapping.columns.items()}
-    unread = tuple(
-        column
-        for place, column in enumerate(header)
-        if column and place not in (runs[0], picture, *known.values())
-    )
-    return RunColumns(
-        runs=runs[0], picture=picture, known=known, class_behind_name=suffixed > plain, unread=unread
-    )
+    return picture, suffixed > plain
 
 
 def _shares_of_names(cells: Sequence[str], stems: Collection[str]) -> tuple[float, float]:

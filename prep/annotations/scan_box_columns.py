@@ -38,9 +38,11 @@ _NAMES: Mapping[str, tuple[tuple[str, ...], ...]] = {
         ("classid", "labelid"),
     ),
     "split": (("split",),),
+    "ignored": (("ignored", "ignore", "iscrowd", "crowd"),),
     "group": (("group", "groupid"), ("patient", "patientid", "subject", "subjectid")),
 }
 """Spellings of the columns beside the coordinates, in ranks: the first rank with a match decides."""
+SCAN_SPELLINGS: Final = {"scan": _NAMES["scan"]}
 _Spellings = Mapping[str, tuple[str, ...]]
 _LOW: _Spellings = {
     axis: (f"{axis}min", f"min{axis}", f"{axis}1", f"{axis}start", f"bbox{axis}min", f"low{axis}")

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from halofeed.prep.annotations.scan_box_columns import BoxForm
 from halofeed.prep.annotations.tables import TableRow
 from halofeed.prep.geometry.scan import Grid
-from halofeed.prep.geometry.volume_boxes import boxes_in_source
+from halofeed.prep.geometry.volume_boxes import place_in_source
 from halofeed.prep.sources.example import Box
 from halofeed.system.errors import AnnotationsError, SourceError
 
@@ -24,12 +25,13 @@ the left, posterior and superior (DICOM, ITK)."""
 
 @dataclass(frozen=True, kw_only=True)
 class WrittenBox:
-    """Box of a row in the unit of its table: x, y and z of both corners, and whether it encloses a sphere."""
+    """Box of a row in the unit of its table: x, y and z of both corners, whether it encloses a sphere, and its flag."""
 
     low: tuple[float, ...]
     high: tuple[float, ...]
     is_sphere: bool
     label: str
+    is_ignored: bool = False
 
     def in_unit(self, unit: str) -> Box:
         """Return the box, whose numbers have a unit of `UNITS`."""
@@ -37,7 +39,17 @@ class WrittenBox:
         space = "voxels" if unit == VOXELS else "sphere" if self.is_sphere else "mm"
         if unit == MM_LPS:
             x1, x2, y1, y2 = -x2, -x1, -y2, -y1
-        return Box(xmin=x1, ymin=y1, zmin=z1, xmax=x2, ymax=y2, zmax=z2, label=self.label, space=space)
+        return Box(
+            xmin=x1,
+            ymin=y1,
+            zmin=z1,
+            xmax=x2,
+            ymax=y2,
+            zmax=z2,
+            label=self.label,
+            space=space,
+            is_crowd=self.is_ignored,
+        )
 
 
 def is_blank(row: TableRow, form: BoxForm) -> bool:
@@ -51,33 +63,40 @@ def read_box(row: TableRow, form: BoxForm, label: str) -> WrittenBox:
     Raises:
         SourceError: a cell is no finite number, a size is negative, or corners are exchanged.
     """
-    numbers = []
-    for column in form.columns:
-        try:
-            number = float(row.cell(column))
-        except ValueError as error:
-            detail = f"{row.place}: {column}: {row.cell(column)!r}"
-            raise SourceError("annotation", "coordinate of a box is no number", detail) from error
-        if not math.isfinite(number):
-            raise SourceError("annotation", "coordinate of a box is not finite", f"{row.place}: {column}")
-        numbers.append(number)
-    first, second = numbers[:3], numbers[3:]
-    if form.kind in ("diameter", "radius"):
-        half = [second[0] * (0.5 if form.kind == "diameter" else 1.0)] * 3
-    else:
-        half = [size / 2 for size in second]
-    if form.kind == "corners":
-        low, high = first, second
-    elif form.kind == "corner-size":
-        low, high = first, [a + b for a, b in zip(first, second, strict=True)]
-    else:
-        low = [a - b for a, b in zip(first, half, strict=True)]
-        high = [a + b for a, b in zip(first, half, strict=True)]
-    if any(a > b for a, b in zip(low, high, strict=True)):
+    numbers = [_number(row, column) for column in form.columns]
+    low, high = _CORNERS_OF[form.kind](np.array(numbers[:3]), np.array(numbers[3:]))
+    if (low > high).any():
         raise SourceError("annotation", "box is inverted", f"{row.place}: {', '.join(form.columns)}")
     return WrittenBox(
-        low=tuple(low), high=tuple(high), is_sphere=form.kind in ("diameter", "radius"), label=label
+        low=tuple(low.tolist()),
+        high=tuple(high.tolist()),
+        is_sphere=form.kind in ("diameter", "radius"),
+        label=label,
+        is_ignored=row.cell("ignored").lower() in ("1", "true", "yes"),
     )
+
+
+def _number(row: TableRow, column: str) -> float:
+    """Return the finite number in a cell; raise SourceError if it is none."""
+    try:
+        number = float(row.cell(column))
+    except ValueError as error:
+        detail = f"{row.place}: {column}: {row.cell(column)!r}"
+        raise SourceError("annotation", "coordinate of a box is no number", detail) from error
+    if not math.isfinite(number):
+        raise SourceError("annotation", "coordinate of a box is not finite", f"{row.place}: {column}")
+    return number
+
+
+_Corner = NDArray[np.float64]
+_CORNERS_OF: Mapping[str, Callable[[_Corner, _Corner], tuple[_Corner, _Corner]]] = {
+    "corners": lambda low, high: (low, high),
+    "corner-size": lambda low, size: (low, low + size),
+    "center-size": lambda center, size: (center - size / 2, center + size / 2),
+    "diameter": lambda center, diameter: (center - diameter / 2, center + diameter / 2),
+    "radius": lambda center, radius: (center - radius, center + radius),
+}
+"""Functions from the first three numbers of a form and the others to the low and the high corner."""
 
 
 _MIN_SHARE: Final = 0.9
@@ -134,7 +153,7 @@ def _places_in(
         grid = grid_of(path)
         if grid is None:
             continue
-        in_source = boxes_in_source([one.in_unit(unit) for one in written], grid)
+        in_source = place_in_source([one.in_unit(unit) for one in written], grid)
         centers = (in_source[:, :3] + in_source[:, 3:]) / 2
         inside += int(((centers >= 0) & (centers <= np.array(grid.shape))).all(axis=1).sum())
         places += [tuple(row) for row in in_source.tolist()]

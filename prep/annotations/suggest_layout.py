@@ -13,7 +13,14 @@ from functools import partial
 from posixpath import basename, splitext
 
 from halofeed.prep.annotations.box_lists import is_list_of_boxes
-from halofeed.prep.annotations.columns import CORNERS, SPELLINGS, has_columns
+from halofeed.prep.annotations.columns import (
+    CORNERS,
+    FILE_NAMES,
+    LABEL_NAMES,
+    SPELLINGS,
+    has_columns,
+    normalize_name,
+)
 from halofeed.prep.annotations.contract import is_split_name
 from halofeed.prep.annotations.dicom_evidence import PICTURE, find_dicom, hint_of_dicom, images_of
 from halofeed.prep.annotations.flagged_boxes import may_hold_flagged_boxes
@@ -21,6 +28,7 @@ from halofeed.prep.annotations.layout_hints import (
     Hint,
     ListedFiles,
     hint_of_layout,
+    is_datalist,
     json_keys,
     name_stem,
     read_heads,
@@ -29,6 +37,7 @@ from halofeed.prep.annotations.layout_hints import (
 from halofeed.prep.annotations.object_folders import find_masks, holds_masks
 from halofeed.prep.annotations.run_length_columns import holds_run_lengths
 from halofeed.prep.annotations.scan_box_columns import find_box_form, find_scan_column, is_luna16
+from halofeed.prep.annotations.sequence_hints import detect_sequences
 from halofeed.prep.annotations.table_forms import GOOGLE_SETS, METADATA_NAMES, WHEAT_COLUMNS
 from halofeed.prep.annotations.unknown_annotations import describe_annotations
 from halofeed.prep.formats.volume.reading_options import ARRAY_ADVICE
@@ -75,6 +84,12 @@ _MARKS: Mapping[str, tuple[tuple[str, str | None, tuple[str, ...]], ...]] = {
                 r'"(rectangle|polygon|keypoint|brush|ellipse)labels"|"completions"\s*:'
                 r'|"result"\s*:\s*\[.*"(from|to)_name"\s*:',
             ),
+        ),
+        # Exports of halofeed describe files that another layout reads as they are.
+        (
+            "Croissant",
+            "croissant",
+            (r'"(dct:)?conformsTo"\s*:[^}]*mlcommons\.org/croissant/', "^(?!.*written by halofeed)"),
         ),
         ("BDD100K's, or Scalabel's", "bdd100k", (r'"(box2d|poly2d)"\s*:',)),
         ("SageMaker's", "sagemaker", ('"class_id"', '"image_size"', '"left"')),
@@ -124,7 +139,7 @@ _FOREIGN_FILES = tuple(
         (
             "a picture of a format that is not read",
             _CONVERT,
-            r".*\.(heic|heif|avif|jxl|jp2|j2k|svg|psd|xcf|tga|exr|hdr|ico|eps)",
+            r".*\.(jp2|j2k|svg|psd|xcf|tga|exr|hdr|ico|eps)",
         ),
         ("a raw picture of a camera", _CONVERT, r".*\.(cr[23w]|nef|nrw|arw|srf|dng|raf|orf|rw2|pef|raw)"),
         (
@@ -161,8 +176,8 @@ _STATIC_SHAPE = " with --depth, --height and --width"
 _TOOL_LAYOUTS = frozenset(
     (
         *("labelme", "cvat", "createml", "kitti", "dota", "via", "label-studio", "supervisely", "wider"),
-        *("visdrone", "crowdhuman", "cityscapes", "bdd100k", "datumaro", "fiftyone", "yolo-ndjson"),
-        *("sagemaker", "keras-yolo", "pascal-text"),
+        *("visdrone", "visdrone-video", "mot", "crowdhuman", "cityscapes", "bdd100k", "datumaro", "fiftyone"),
+        *("yolo-ndjson", "sagemaker", "keras-yolo", "pascal-text"),
     )
 )
 """Layouts of annotation tools: their files belong to no other layout, so that each error of another names them."""
@@ -173,6 +188,7 @@ _MASK_SUFFIX = re.compile(r"[-_.](d?seg|segmentation|masks?|labels?|gt|groundtru
 _OBJECT_FOLDER = re.compile("SegmentationObject")
 _INSTANCES = re.compile(r"(?:^|/)labelsTr/[^/]+\.json$")
 _FIRST_CHANNEL = re.compile(r"(?:^|/)imagesTr/[^/]+_0000\.nii\.gz$")
+_DATALIST_MARKS = re.compile(r'"fold"\s*:\s*\d|"image"\s*:\s*\[')
 _BIDS_IMAGE = re.compile(
     r"(?:(?!derivatives/)[^/]+/)*(sub-[A-Za-z0-9+]+)/(?:ses-[^/]+/)?anat/\1_[^/]*[A-Za-z0-9]\.nii(?:\.gz)?"
 )
@@ -180,8 +196,11 @@ _CONTAINERS = {
     "tar": ("a tar file, as WebDataset has them", "webdataset"),
     "parquet": ("a Parquet file, as Hugging Face publishes pictures", "jsonl"),
     "tfrecord": ("a TFRecord file", "tfrecord"),
+    "array_record": ("an ArrayRecord file, as TFDS and Grain write them", "tfrecord"),
 }
 """Description of each kind of container file, and the layout that reads it."""
+_MARKS_OF_CLASSES = frozenset(("", "0", "0.0", "1", "1.0", "-1", "-1.0", "true", "false"))
+"""Cells of columns that are a class each, see `class_marks`."""
 _LABEL_IDS = ("_labelIds.png", "_labelTrainIds.png", "_instanceIds.png")
 """Ends of the names of label images that the scripts of Cityscapes draw."""
 _IMAGE_FOLDER = re.compile(r"((?:JPEG)?images?|imgs?)(tr|ts)?", re.IGNORECASE)
@@ -319,8 +338,17 @@ def _detect_dataset_json(files: ListedFiles, paths: Sequence[str]) -> Hint | Non
         # nnU-Net numbers the channel files of an image, the Decathlon has one file with all channels.
         if keys & {"modality", "training"} and any(_FIRST_CHANNEL.search(one) for one in files.sizes()):
             return hint_of_layout(f"{path} is that of nnU-Net's version 1", "nnunet")
-        if keys & {"modality", "training"}:
+        # Datalists of MONAI have the Decathlon's keys, and folds or lists of channels besides.
+        if keys & {"modality", "training"} and not _DATALIST_MARKS.search(text):
             return hint_of_layout(f"{path} is a file of the Medical Segmentation Decathlon", "msd")
+    return None
+
+
+def _detect_datalist(files: ListedFiles, paths: Sequence[str]) -> Hint | None:
+    """Detect a datalist of MONAI, JSON of any name."""
+    for path, text in read_heads(files, paths, ".json"):
+        if is_datalist(text):
+            return hint_of_layout(f"{path} is a datalist of MONAI", "monai")
     return None
 
 
@@ -426,7 +454,7 @@ class _TableHead:
         if not lines:
             return None
         columns = [cell.strip().strip('"').lower() for cell in lines[0].split(",")]
-        second = [cell.strip() for line in lines[1:] for cell in line.split(",")]
+        second = [cell.strip().lower() for line in lines[1:] for cell in line.split(",")]
         return cls(line=lines[0], columns=columns, second=second)
 
     @property
@@ -440,8 +468,14 @@ class _TableHead:
     def is_one_hot(self) -> bool:
         """Return whether columns of 0 and 1 follow the file's name, as in the files of Roboflow."""
         marks = self.second[1:]
-        is_beside_name = self.columns[0] == "filename" and len(marks) == len(self.columns) - 1 > 0
-        return is_beside_name and set(marks) <= {"0", "1"} and "class" not in self.columns
+        titles = {normalize_name(column) for column in self.columns}
+        is_beside_name = (
+            normalize_name(self.columns[0]) in FILE_NAMES and len(marks) == len(self.columns) - 1 > 1
+        )
+        # Nothing alone may be a column of masks, and one mark decides nothing about a table with a class.
+        return (
+            is_beside_name and _MARKS_OF_CLASSES.issuperset(marks) and any(marks) and not titles & LABEL_NAMES
+        )
 
     @property
     def lacks_classes(self) -> bool:
@@ -601,14 +635,19 @@ def _detect_nndetection(files: ListedFiles, paths: Sequence[str]) -> Hint | None
 
 
 def _detect_scan_boxes(files: ListedFiles, paths: Sequence[str]) -> Hint | None:
-    """Detect tables of boxes along three axes beside volumes; LUNA16's in any folder."""
-    if not any(path.lower().endswith(VOLUME_FILE_EXTENSIONS) for path in paths):
+    """Detect tables of boxes along three axes, where no pictures are; LUNA16's in any folder."""
+    # The volumes may be in another folder, but boxes beside pictures are of a camera's world.
+    if any(_images(files)) and not any(path.lower().endswith(VOLUME_FILE_EXTENSIONS) for path in paths):
         return None
     for path, text in read_heads(files, paths, ".csv", ".tsv"):
         header = _header_of(text)
         if is_luna16(header):
             return hint_of_layout(f"{path} has the columns of LUNA16", "luna16", _STATIC_SHAPE)
-        if "/" not in path and find_box_form(header) and find_scan_column(header):
+        if (
+            ("/" not in path or len(files.sizes()) == 1)
+            and find_box_form(header)
+            and find_scan_column(header)
+        ):
             return hint_of_layout(f"{path} is a table of boxes in volumes", "scan-boxes", _STATIC_SHAPE)
     return None
 
@@ -709,12 +748,14 @@ def _detect_container(files: ListedFiles, paths: Sequence[str]) -> Hint | None:
 _DETECTORS: tuple[Callable[[ListedFiles, Sequence[str]], Hint | None], ...] = (
     _detect_nndetection,
     _detect_dataset_json,
+    _detect_datalist,
     partial(_detect_marks, extension=".json"),
     _detect_coco,
     *(partial(_detect_marks, extension=one) for one in (".jsonl", ".ndjson", ".manifest", ".geojson")),
     partial(_detect_marks, extension=".xml"),
     partial(_detect_marks, extension=".txt"),
     partial(_detect_marks, extension=".odgt"),
+    detect_sequences,
     _detect_text_labels,
     _detect_yolo_yaml,
     _detect_wider_face,

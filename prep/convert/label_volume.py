@@ -28,7 +28,7 @@ from halofeed.prep.convert.tallies import NOTED_SHARE, count_labels, measure_cov
 from halofeed.prep.formats.clip.frame_folder import natural_order
 from halofeed.prep.formats.volume.voxel_values import NEGATIVE_LABELS
 from halofeed.prep.formats.volume_formats import ScanOptions, open_mask
-from halofeed.prep.geometry.orientation import check_same_space, plan_canonical, plan_onto
+from halofeed.prep.geometry.orientation import check_same_space, plan_canonical, plan_onto, plan_part
 from halofeed.prep.geometry.scan import Finding, Grid, MaskScan, OverlapRule
 from halofeed.prep.options.recipe import Recipe
 from halofeed.prep.sources.example import SourceExample
@@ -401,6 +401,10 @@ class LabelReader:
         try:
             offset = check_same_space(self.canonical, turned.target, self.recipe.mask_grid_tolerance)
         except SourceError as error:
+            part = plan_part(self.canonical, turned.target, self.recipe.mask_grid_tolerance)
+            # Programs crop a label to what is drawn; its voxels are still those of the scan.
+            if part is not None:
+                return apply_mask(part, values), (Finding.noted(FindingName.MASK_IS_PART, ""),)
             same_shape = mask.grid.shape == self.grid.shape
             fix = "--mask-grid voxels takes it voxel for voxel, if its affine was lost" if same_shape else ""
             if same_shape and not _may_be_taken_by_voxels(mask.grid, self.grid):

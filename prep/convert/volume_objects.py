@@ -28,11 +28,11 @@ from halofeed.prep.geometry.volume_boxes import (
     RecordBoxes,
     ScanBoxes,
     boxes_in_record,
-    boxes_in_source,
     boxes_of_instances,
     map_boxes,
     matrix_between,
-    select_boxes,
+    place_in_source,
+    select_scan_boxes,
 )
 from halofeed.prep.geometry.volume_plan import VolumePlan, triple
 from halofeed.prep.options.recipe import Recipe
@@ -40,21 +40,20 @@ from halofeed.prep.sources.example import Box, SourceExample
 from halofeed.prep.sources.files import SourceFiles
 from halofeed.prep.voxels.label_volumes import VoxelBox
 from halofeed.schemas import keys
-from halofeed.schemas.file_layout import ZERO_AREA
+from halofeed.schemas.file_layout import IN_NO_RECORD, ZERO_AREA
 from halofeed.schemas.findings import FindingName
 from halofeed.schemas.tfexample import Value
 from halofeed.system.errors import SourceError
 from halofeed.system.wording import plural
 
 CUT: Final = "cut by the rim of a record"
-IN_NO_RECORD: Final = "in no record"
-OBJECT_IN_NO_RECORD: Final = "object is in no record"
+UNSEEN: Final = "in no record"
 BadObjects = tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True, kw_only=True)
 class ShownObjects:
-    """What the records of one scan show of its objects.
+    """Boxes of the objects of one scan in each of its records.
 
     Args:
         of_records: boxes of each record.
@@ -146,7 +145,7 @@ class ScanObjects:
         if is_first:
             counts.update(self.selected.counts)
             counts.update(count_changes(self.bad_objects, self.annotated))
-            counts[IN_NO_RECORD] += len(all_shown.unseen)
+            counts[UNSEEN] += len(all_shown.unseen)
             sides = self.selected.boxes[:, 3:] - self.selected.boxes[:, :3]
             longest = (sides * np.array(self.grid.spacing_mm)).max(axis=1, initial=0)
             sizes.update(np.ceil(longest - 1e-3).astype(np.int64).tolist())
@@ -159,13 +158,13 @@ class ScanObjects:
     def lost(self, all_shown: ShownObjects) -> BadObjects:
         """Return (reason, detail) of each object that has no box in any record."""
         unseen = tuple(
-            (OBJECT_IN_NO_RECORD, describe(self.annotated[row], self.selected.boxes[row]))
+            (IN_NO_RECORD, describe_scan_box(self.annotated[row], self.selected.boxes[row]))
             for row in all_shown.unseen
         )
         return (*self.bad_objects, *unseen)
 
 
-def describe(box: Box, in_source: NDArray[np.float64]) -> str:
+def describe_scan_box(box: Box, in_source: NDArray[np.float64]) -> str:
     """Return the class and the sides of a box in voxels of its scan as text."""
     low, high = in_source[:3], in_source[3:]
     sides = ", ".join(f"{axis} {a:.5g} to {b:.5g}" for axis, a, b in zip("zyx", low, high, strict=True))
@@ -173,7 +172,7 @@ def describe(box: Box, in_source: NDArray[np.float64]) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ObjectReader:
+class ScanObjectReader:
     """Reader of the objects of one scan.
 
     Args:
@@ -201,9 +200,9 @@ class ObjectReader:
         if self.reference.mask is not None:
             boxes, places = self._places_of_instances(boxes, bad)
         else:
-            places = boxes_in_source(boxes, self.grid)
-        selected = select_boxes(places, self.grid.shape, box_policy(self.recipe))
-        bad += [(ZERO_AREA, describe(boxes[index], places[index])) for index in selected.zero_size]
+            places = place_in_source(boxes, self.grid)
+        selected = select_scan_boxes(places, self.grid.shape, box_policy(self.recipe))
+        bad += [(ZERO_AREA, describe_scan_box(boxes[index], places[index])) for index in selected.zero_size]
         return ScanObjects(
             recipe=self.recipe,
             labels=self.labels,

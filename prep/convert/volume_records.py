@@ -49,7 +49,7 @@ from halofeed.prep.convert.tallies import (
     measure_coverage,
     shown_by,
 )
-from halofeed.prep.convert.volume_objects import BadObjects, ObjectReader, ScanObjects, ShownObjects
+from halofeed.prep.convert.volume_objects import BadObjects, ScanObjectReader, ScanObjects, ShownObjects
 from halofeed.prep.formats.volume.reading_options import ScanOptions
 from halofeed.prep.formats.volume_formats import open_scan
 from halofeed.prep.geometry.orientation import plan_canonical, plan_orthogonal
@@ -83,6 +83,7 @@ from halofeed.prep.voxels.intensity import (
     check_declared,
     check_values_are_hu,
     in_memory_order,
+    to_hounsfield_units,
 )
 from halofeed.prep.voxels.label_volumes import (
     CT_FOREGROUND_HU,
@@ -436,7 +437,7 @@ class VolumeConverter:
     ) -> ScanObjects:
         """Return the objects of the scans in voxels of the first one."""
         grid = opened.scans[0].grid
-        return ObjectReader(
+        return ScanObjectReader(
             recipe=self.recipe,
             labels=self.labels,
             reference=reference,
@@ -580,8 +581,11 @@ class VolumeConverter:
             detail = f"found {found}, expected {self.recipe.channels}"
             fix = f"use --channels {found} if all scans have as many"
             raise SourceError("read", "number of channels", f"{detail}; {fix}")
+        if self.recipe.offset_hu:
+            self._check_offset(scans)
         brought = [
-            bring_channel(plan, scan, _narrowed(scan.read())) for plan, scan in zip(plans, scans, strict=True)
+            bring_channel(plan, scan, _narrowed(self._read_scan(scan)))
+            for plan, scan in zip(plans, scans, strict=True)
         ]
         parts = [part for part, _ in brought]
         findings = tuple(dict.fromkeys(finding for _, of_part in brought for finding in of_part))
@@ -590,6 +594,21 @@ class VolumeConverter:
             return image, findings
         padding = np.min_scalar_type(self.recipe.pad_value[0])
         return image.astype(np.promote_types(image.dtype, padding), copy=False), findings
+
+    def _read_scan(self, scan: Scan) -> Voxels:
+        voxels = scan.read()
+        return to_hounsfield_units(voxels, self.recipe.offset_hu) if self.recipe.offset_hu else voxels
+
+    def _check_offset(self, scans: Sequence[Scan]) -> None:
+        """Refuse --offset-hu for scans that state their unit or modality, and for several channels."""
+        stated = next((one.unit or one.modality for one in scans if one.unit or one.modality), "")
+        # A second offset would shift values that the header's rescale has made Hounsfield units.
+        if stated:
+            detail = f"the file says {stated}; leave --offset-hu out"
+            raise SourceError("intensity", "values state their unit already", detail)
+        if self.recipe.channels > 1:
+            detail = "one offset may not suit each of them; leave --offset-hu out"
+            raise SourceError("intensity", "offset of several channels", detail)
 
     def _plan(
         self, grid: Grid, image: Voxels, labels: Voxels | None, around: VoxelBox | None

@@ -61,7 +61,7 @@ def matrix_between(source: Grid, target: Grid) -> NDArray[np.float64]:
     return np.asarray(np.linalg.solve(target.affine, source.affine), np.float64)
 
 
-def boxes_in_source(boxes: Sequence[Box], grid: Grid) -> _Boxes:
+def place_in_source(boxes: Sequence[Box], grid: Grid) -> _Boxes:
     """Return annotated boxes in voxels of their scan.
 
     Args:
@@ -141,7 +141,7 @@ class ScanBoxes:
     zero_size: tuple[int, ...]
 
 
-def select_boxes(boxes: _Boxes, shape: Sequence[int], policy: BoxPolicy) -> ScanBoxes:
+def select_scan_boxes(boxes: _Boxes, shape: Sequence[int], policy: BoxPolicy) -> ScanBoxes:
     """Clip boxes to their scan, and drop those that are outside or have no volume.
 
     Args:
@@ -152,7 +152,7 @@ def select_boxes(boxes: _Boxes, shape: Sequence[int], policy: BoxPolicy) -> Scan
     Raises:
         SourceError: a box breaks a rule that is "fail".
 
-    >>> found = select_boxes(np.array([[-1, 0, 0, 2, 4, 4], [9, 0, 0, 10, 4, 4]]), (8, 16, 16), BoxPolicy())
+    >>> found = select_scan_boxes(np.array([[-1, 0, 0, 2, 4, 4], [9, 0, 0, 10, 4, 4]]), (8, 16, 16), BoxPolicy())
     >>> found.boxes.tolist(), found.counts
     ([[0.0, 0.0, 0.0, 2.0, 4.0, 4.0]], {'clipped': 1, 'dropped outside': 1, 'dropped zero area': 0})
     """
@@ -235,13 +235,15 @@ def boxes_of_instances(values: NDArray[Any]) -> dict[int, _Boxes]:
     >>> boxes_of_instances(np.array([[[0, 7, 7], [0, 0, 7]]]))[7].tolist()
     [0.0, 0.0, 1.0, 1.0, 2.0, 3.0]
     """
-    places = np.nonzero(values)
-    found = values[places]
-    order = np.argsort(found, kind="stable")
-    numbers, starts = np.unique(found[order], return_index=True)
-    if not len(numbers):
-        return {}
-    low = [np.minimum.reduceat(axis[order], starts) for axis in places]
-    high = [np.maximum.reduceat(axis[order], starts) + 1 for axis in places]
-    boxes = np.stack([*low, *high], axis=1).astype(np.float64)
-    return {int(number): box for number, box in zip(numbers, boxes, strict=True)}
+    found: dict[int, _Boxes] = {}
+    # Plane by plane: the places of all voxels of large objects would take 24 bytes each.
+    for depth, plane in enumerate(values):
+        rows, columns = np.nonzero(plane)
+        numbers, which = np.unique(plane[rows, columns], return_inverse=True)
+        for at, number in enumerate(numbers.tolist()):
+            inside = which == at
+            y, x = rows[inside], columns[inside]
+            box = np.array([depth, y.min(), x.min(), depth + 1, y.max() + 1, x.max() + 1], np.float64)
+            known = found.get(number, box)
+            found[number] = np.concatenate([np.minimum(known[:3], box[:3]), np.maximum(known[3:], box[3:])])
+    return dict(sorted(found.items()))

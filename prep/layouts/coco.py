@@ -254,7 +254,7 @@ def _classes_of(document: InstancesFile, options: LayoutOptions) -> FileClasses:
         return document.classes
     empty = _empty_classes(document, options)
     names = {identity: name for identity, name in document.names_by_id.items() if identity not in empty}
-    return FileClasses(file=document.file, names_by_id=names, used=document.used.difference(empty))
+    return replace(document.classes, names_by_id=names, used=document.used.difference(empty))
 
 
 def _empty_classes(document: InstancesFile, options: LayoutOptions) -> dict[int, str]:

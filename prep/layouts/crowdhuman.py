@@ -62,11 +62,13 @@ def _is_region(one: object, *, of_heads: bool = False) -> bool:
 
 def _box_of(one: object, what: str, options: LayoutOptions) -> Box:
     entry, key = _mapping(one), _KEYS[options.person_box]
-    tag, numbers = class_of(entry.get("tag"), what), entry.get(key)
+    is_region = _is_region(one, of_heads=options.person_box == "head")
+    # Files made from CrowdHuman's may have only one box of a mask.
+    tag, numbers = class_of(entry.get("tag"), what), entry.get(key, entry.get("fbox") if is_region else None)
     if not isinstance(numbers, list) or len(numbers) != 4 or not all(map(_is_number, numbers)):
         detail = f"{what} {tag!r}: {key} is {numbers!r:.80}; expected x, y, width, height"
         raise SourceError("annotation", "box is not four numbers", detail)
-    if _is_region(one, of_heads=options.person_box == "head"):
+    if is_region:
         return region_of(numbers, what, options, form="corner-size")
     label = "head" if options.person_box == "head" else tag
     occluded = bool(_mapping(entry.get("extra")).get("occ"))

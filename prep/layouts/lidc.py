@@ -5,7 +5,7 @@ Resource Initiative (IDRI)", Medical Physics 38, 2011; wiki.cancerimagingarchive
 
 - A document has a reading session for each reader. Its `SeriesInstanceUid` names the series.
 - A nodule of at least 3 mm has an outline on each slice, `edgeMap` with the column and row of each point. The outline
-  itself is outside of the nodule, so that the box is one pixel smaller on each side, where that leaves a pixel.
+  itself is outside of the nodule, so that the box is the one around the pixels inside.
 - `imageZposition` is the last number of the slice's Image Position (Patient).
 - A nodule below 3 mm has one point, and no characteristics. It becomes a box of one voxel that is flagged as ignored
   (is_crowd), as LUNA16 takes such findings for neither right nor wrong. `nonNodule` marks are counted and left out.
@@ -32,18 +32,18 @@ from halofeed.prep.layouts.dicom import list_scans
 from halofeed.prep.sources.example import Box, SourceExample
 from halofeed.prep.sources.files import SourceFiles
 from halofeed.system.errors import AnnotationsError, SourceError
-from halofeed.system.wording import plural
 
 ROOT: Final = "LidcReadMessage"
 NODULE: Final = "nodule"
 _RADIOGRAPHS: Final = "IdriReadMessage"
 _MAX_BYTES: Final = 64 << 20
+_MAX_SIDE: Final = 4096
 _SLICE_MM: Final = 0.01
 """Positions of one slice in two readings differ by rounding at most."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reading:
+class NoduleReading:
     """Outline of one nodule by one reader.
 
     Args:
@@ -57,7 +57,7 @@ class Reading:
     high: tuple[float, float, float]
     is_small: bool
 
-    def shares_volume(self, other: Reading) -> bool:
+    def shares_volume(self, other: NoduleReading) -> bool:
         """Return whether the boxes of two readings share a part; one slice in common is enough along z."""
         (z1, y1, x1), (z2, y2, x2) = self.low, self.high
         (a1, b1, c1), (a2, b2, c2) = other.low, other.high
@@ -80,7 +80,7 @@ class Document:
 
     path: str
     series: str
-    readings: tuple[Reading, ...]
+    readings: tuple[NoduleReading, ...]
     readers: int
     others: int
 
@@ -134,12 +134,12 @@ def _with_nodules(
     notes = ("marks that are no nodules (nonNodule) are left out",) if document.others else ()
     boxes = tuple(merge_readings(document.readings, options.min_readers))
     if options.min_readers > document.readers:
-        detail = f"{document.path}: {plural(document.readers, 'reader')}, --min-readers {options.min_readers}"
+        detail = f"{document.path}; take --min-readers {document.readers} or less"
         return replace(example, problem=("annotation", "document has too few readers", detail))
     return replace(example, boxes=boxes, notes=notes)
 
 
-def merge_readings(readings: Sequence[Reading], min_readers: int) -> Iterator[Box]:
+def merge_readings(readings: Sequence[NoduleReading], min_readers: int) -> Iterator[Box]:
     """Yield the box of each nodule: the median of the sides of all readings that are of it.
 
     Args:
@@ -149,15 +149,11 @@ def merge_readings(readings: Sequence[Reading], min_readers: int) -> Iterator[Bo
     """
     for group in _connected(readings):
         large = [one for one in group if not one.is_small] or group
-        low, high = (
-            [median(getattr(one, end)[axis] for one in large) for axis in range(3)] for end in ("low", "high")
-        )
+        low, high = ([_median(large, end, axis) for axis in range(3)] for end in ("low", "high"))
         # The median of an even number of readers may lie between two slices: the box holds both.
-        positions = sorted({place for one in large for place in (one.low[0], one.high[0])})
+        positions = [place for one in large for place in (one.low[0], one.high[0])]
         low[0] = max(place for place in positions if place <= low[0] + _SLICE_MM)
         high[0] = min(place for place in positions if place >= high[0] - _SLICE_MM)
-        readers = len({one.reader for one in group})
-        is_small = 2 * sum(one.is_small for one in group) > len(group)
         yield Box(
             zmin=low[0],
             ymin=low[1],
@@ -166,14 +162,24 @@ def merge_readings(readings: Sequence[Reading], min_readers: int) -> Iterator[Bo
             ymax=high[1],
             xmax=high[2],
             label=NODULE,
-            is_crowd=is_small or readers < min_readers,
+            is_crowd=_is_ignored(group, min_readers),
             space="slices",
         )
 
 
-def _connected(readings: Sequence[Reading]) -> list[list[Reading]]:
+def _median(readings: Sequence[NoduleReading], end: str, axis: int) -> float:
+    return float(median(getattr(one, end)[axis] for one in readings))
+
+
+def _is_ignored(group: Sequence[NoduleReading], min_readers: int) -> bool:
+    """Return whether too few readers outlined a nodule, or most of them took it for smaller than 3 mm."""
+    is_small = 2 * sum(one.is_small for one in group) > len(group)
+    return is_small or len({one.reader for one in group}) < min_readers
+
+
+def _connected(readings: Sequence[NoduleReading]) -> list[list[NoduleReading]]:
     """Return the readings in groups that share volume, directly or by others, in the order of their first ones."""
-    groups: list[list[Reading]] = []
+    groups: list[list[NoduleReading]] = []
     for one in readings:
         touching = [group for group in groups if any(one.shares_volume(other) for other in group)]
         merged = [reading for group in touching for reading in group] + [one]
@@ -225,45 +231,65 @@ def read_document(path: str, root: ElementTree.Element) -> Document:
     return Document(path=path, series=series, readings=tuple(readings), readers=len(sessions), others=others)
 
 
-def _reading(nodule: ElementTree.Element, reader: int) -> Reading | None:
+def _reading(nodule: ElementTree.Element, reader: int) -> NoduleReading | None:
     """Return the outline of a nodule; None for one whose outlines are all holes."""
-    slices: dict[float, list[NDArray[Any]]] = {}
-    points = 0
-    for roi in (one for one in nodule if _plain(one.tag) == "roi"):
-        edge = [
-            (_number(one, "yCoord"), _number(one, "xCoord")) for one in roi if _plain(one.tag) == "edgeMap"
-        ]
-        # An outline with inclusion FALSE is a hole in a nodule.
-        if (_text(roi, "inclusion") or "TRUE").strip().upper() != "TRUE" or not edge:
-            continue
-        points += len(edge)
-        slices.setdefault(_number(roi, "imageZposition"), []).append(np.array(edge))
-    if not slices:
+    found = [(_number(one, "imageZposition"), _edge(one)) for one in nodule if _is_outline(one)]
+    outlines = [(position, edge) for position, edge in found if len(edge)]
+    if not outlines:
         return None
-    outlines = [_inside(outline) for found in slices.values() for outline in found]
-    low = np.min([one[0] for one in outlines], axis=0)
-    high = np.max([one[1] for one in outlines], axis=0)
-    return Reading(
+    ends = [_inside(edge) for _, edge in outlines]
+    low = np.min([first for first, _ in ends], axis=0).tolist()
+    high = np.max([last for _, last in ends], axis=0).tolist()
+    positions = [position for position, _ in outlines]
+    return NoduleReading(
         reader=reader,
-        low=(min(slices), float(low[0]), float(low[1])),
-        high=(max(slices), float(high[0]), float(high[1])),
-        is_small=points == 1,
+        low=(min(positions), low[0], low[1]),
+        high=(max(positions), high[0], high[1]),
+        is_small=sum(len(edge) for _, edge in outlines) == 1,
     )
+
+
+def _is_outline(element: ElementTree.Element) -> bool:
+    """Return whether an element is an outline; one with inclusion FALSE is a hole in a nodule."""
+    return _plain(element.tag) == "roi" and (_text(element, "inclusion") or "TRUE").upper() == "TRUE"
+
+
+def _edge(roi: ElementTree.Element) -> NDArray[np.float64]:
+    """Return the points of an outline, [n, 2] of y and x."""
+    points = [(_number(one, "yCoord"), _number(one, "xCoord")) for one in roi if _plain(one.tag) == "edgeMap"]
+    return np.array(points, np.float64).reshape(-1, 2)
 
 
 def _inside(outline: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
     """Return the ends of what an outline encloses, (y, x) in continuous pixels.
 
-    >>> low, high = _inside(np.array([[10, 20], [10, 24], [14, 22]]))
+    The pixels of the outline do not count, so that a spike of the outline that is one pixel wide encloses nothing. An
+    outline without a pixel inside is taken as it is, as the point of a nodule below 3 mm.
+
+    >>> square = [[10, 20], [10, 21], [10, 22], [11, 22], [12, 22], [12, 21], [12, 20], [11, 20]]
+    >>> low, high = _inside(np.array(square))
     >>> low.tolist(), high.tolist()
-    ([11.0, 21.0], [14.0, 24.0])
-    >>> low, high = _inside(np.array([[7, 9]]))  # the point of a nodule below 3 mm
+    ([11.0, 21.0], [12.0, 22.0])
+    >>> low, high = _inside(np.array([[7, 9]]))
     >>> low.tolist(), high.tolist()
     ([7.0, 9.0], [8.0, 10.0])
     """
-    first, last = outline.min(axis=0).astype(np.float64), outline.max(axis=0).astype(np.float64)
-    encloses = last - first >= 2
-    return np.where(encloses, first + 1, first), np.where(encloses, last, last + 1)
+    import cv2  # --help does without it
+
+    points = np.rint(outline).astype(np.int32)
+    first, last = points.min(axis=0), points.max(axis=0)
+    height, width = (last - first + 1).tolist()
+    # A damaged number must not ask for gigabytes.
+    if max(height, width) > _MAX_SIDE:
+        raise SourceError("annotation", "outline is larger than a slice", f"{height} x {width} pixels")
+    inner = np.zeros((height, width), np.uint8)
+    within = (points - first)[:, ::-1]
+    cv2.fillPoly(inner, [within], 1)
+    cv2.polylines(inner, [within], isClosed=True, color=0)
+    filled = np.argwhere(inner)
+    if len(filled):
+        first, last = first + filled.min(axis=0), first + filled.max(axis=0)
+    return first.astype(np.float64), (last + 1).astype(np.float64)
 
 
 def _plain(tag: object) -> str:

@@ -208,14 +208,12 @@ def _table(name: str, text: TableText, columns: RunColumns, options: LayoutOptio
     ]
     has_class = columns.class_behind_name or "class" in columns.known
     unread = [one for one in columns.unread if one != options.group_column]
-    notes = (
-        ()
-        if has_class or options.one_class
-        else (f"{name} names no class: all objects are of the class {_OBJECT}; --one-class names it",)
-    )
+    notes = []
+    if not has_class and not options.one_class:
+        notes.append(f"{name} names no class: all objects are of the class {_OBJECT}; --one-class names it")
     if unread:
-        notes += (f"columns of {name} that are not read: {', '.join(unread)}",)
-    return _Table(file=name, columns=columns, rows=rows, notes=notes)
+        notes.append(f"columns of {name} that are not read: {', '.join(unread)}")
+    return _Table(file=name, columns=columns, rows=rows, notes=tuple(notes))
 
 
 def _row(
@@ -315,6 +313,38 @@ def _check_any_fits(table: _Table, listed: Sequence[SourceExample]) -> None:
         )
 
 
+def _masks(
+    by_picture: Mapping[str, Sequence[_Row]],
+    sizes: Mapping[str, tuple[tuple[int, int], ...]],
+    options: LayoutOptions,
+) -> Iterator[tuple[Any, tuple[int, int]]]:
+    """Yield the runs of each row that can be read, with the size of its picture."""
+    from halofeed.prep.voxels.run_lengths import parse_runs
+
+    for name, found in sizes.items():
+        for row in by_picture[name] if found else ():
+            try:
+                if row.runs:
+                    yield parse_runs(row.runs), _chosen(found, options)
+            except SourceError:  # it is listed as a bad object
+                continue
+
+
+def _notes_of_rule(rule: Any, *, is_measured: bool, order: str | None) -> Iterator[str]:
+    """Yield remarks on a rule that differs from Kaggle's, or that nothing proves."""
+    if not is_measured:
+        yield (
+            ": nothing shows whether its run lengths go down the columns, as Kaggle's do: taken so; --run-lengths rows "
+            "takes them along the rows"
+        )
+    elif order is None and rule.order == "rows":
+        yield ": run lengths go along the rows, as its masks show"
+    if rule.relative:
+        yield ": a run begins as many pixels behind the one before it as its number says"
+    elif not rule.origin:
+        yield ": pixels count from 0, as its masks show"
+
+
 def _has_one_row_per_class(table: _Table) -> bool:
     """Return whether a table of several classes has at most one row for each picture and class."""
     counts = Counter((row.picture, row.label) for row in table.rows)
@@ -339,37 +369,17 @@ class _RunReader:
     ) -> _RunReader:
         """Return the reader with the rule that the masks of all pictures show."""
         # The command line's help imports the layouts, and does without NumPy.
-        from halofeed.prep.voxels.run_lengths import COLUMNS, parse_runs, settle_rule
+        from halofeed.prep.voxels.run_lengths import settle_rule
 
-        masks = []
-        for name, found in sizes.items():
-            for row in by_picture[name] if found else ():
-                try:
-                    masks += [(parse_runs(row.runs), _chosen(found, options))] if row.runs else []
-                except SourceError:  # it is listed as a bad object
-                    continue
         order = None if options.run_lengths == "auto" else options.run_lengths
         try:
-            rule, is_measured = settle_rule(masks, order)
+            rule, is_measured = settle_rule(_masks(by_picture, sizes, options), order)
         except SourceError as error:
             raise AnnotationsError(
                 f"{table.file}: {error.reason} {error.detail}; name the folder of the pictures that were annotated "
                 "with --images"
             ) from error
-        notes = []
-        if not is_measured:
-            notes.append(
-                f"{table.file}: nothing shows whether its run lengths go down the columns, as Kaggle's do: taken so; "
-                "--run-lengths rows takes them along the rows"
-            )
-        elif order is None and rule.order != COLUMNS:
-            notes.append(f"{table.file}: run lengths go along the rows, as its masks show")
-        if rule.relative:
-            notes.append(
-                f"{table.file}: a run begins as many pixels behind the one before it as its number says"
-            )
-        elif not rule.origin:
-            notes.append(f"{table.file}: pixels count from 0, as its masks show")
+        notes = [f"{table.file}{note}" for note in _notes_of_rule(rule, is_measured=is_measured, order=order)]
         if not options.wants_label_images and _has_one_row_per_class(table):
             notes.append(
                 f"{table.file} has one row for a picture and a class, each one object here; --task segmentation takes "

@@ -1,4 +1,4 @@
-"""Reader of tables of boxes in scans: one box per row, in voxels or in millimeters, beside volumes in files.
+"""Reader of tables of boxes in scans, one box per row, in voxels or in millimeters: volumes in files or DICOM series.
 
 A row names a scan by its path, its file name, or its file name without extension, and has a box: two corners, a corner
 or a center with sizes, or a center with a diameter or radius (a sphere). Columns class, split and group are optional. A
@@ -17,10 +17,10 @@ from itertools import islice
 from halofeed.prep.annotations.class_names import note_similar_classes
 from halofeed.prep.annotations.contract import LayoutOptions, grouped, rejected_example, sort_examples
 from halofeed.prep.annotations.scan_box_columns import (
+    SCAN_SPELLINGS,
     BoxForm,
     describe_columns,
     find_box_form,
-    find_scan_column,
     read_scan_columns,
 )
 from halofeed.prep.annotations.scan_box_rows import AUTO, WrittenBox, is_blank, measure_unit, read_box
@@ -29,6 +29,7 @@ from halofeed.prep.annotations.tables import ColumnRules, Table, TableRow, read_
 from halofeed.prep.formats.volume.reading_options import ScanOptions
 from halofeed.prep.formats.volume_formats import open_scan
 from halofeed.prep.geometry.scan import Grid
+from halofeed.prep.layouts.dicom import list_scans
 from halofeed.prep.sources.example import SourceExample
 from halofeed.prep.sources.file_names import is_volume_name, iterate_scans, stem_of
 from halofeed.prep.sources.files import SourceFiles
@@ -49,7 +50,7 @@ _NO_ROW: Problem = (
 
 @dataclass(frozen=True, kw_only=True)
 class ScanTableRules:
-    """How a format of such tables differs from the general form.
+    """Rules by which a format of such tables differs from the general form.
 
     Args:
         unit: unit of the numbers; "auto" measures it.
@@ -89,31 +90,33 @@ def list_scan_table(
     table = _read_table(annotations, images, annotation_file, options)
     form = find_box_form(table.header)
     assert form is not None
-    index = _ScanIndex(images)
+    index = _ScanIndex(images, options)
     rows = grouped((row.cell("scan"), row) for row in table.rows)
     if not any(index.find(name) for name in rows):
         first = next(iter(rows), "")
         raise AnnotationsError(
             f"{table.file}: no row names a scan in {images.root}, such as {first!r}; found "
-            f"{', '.join(islice(index.paths, 3)) or 'no volume file'}; name their folder with --images"
+            f"{', '.join(islice(index.scans, 3)) or 'no volume file'}; name their folder with --images"
         )
     listed = [_Listed.of(name, found, index, form, rules) for name, found in rows.items()]
     listed = _joined(listed)
     unit = rules.unit
     if unit == AUTO:
-        unit = _measured_unit(listed, images, form, table.file)
-    examples = [one.example(unit, options, rules, table) for one in listed]
+        unit = _measured_unit(listed, index, images, form, table.file)
+    examples = [one.example(unit, options, rules, table, index.scans.get(one.source)) for one in listed]
     named = {one.source for one in listed}
-    others = [_unlisted(path, rules, options) for path in index.paths if path not in named]
+    others = [_unlisted(scan, rules) for path, scan in index.scans.items() if path not in named]
     yield from sort_examples(note_similar_classes([*examples, *others]))
 
 
-def _unlisted(path: str, rules: ScanTableRules, options: LayoutOptions) -> SourceExample:
+def _unlisted(scan: SourceExample, rules: ScanTableRules) -> SourceExample:
     """Return the example of a scan without a row: one without an object, or one that is left out."""
+    if scan.problem is not None:
+        return scan
     if rules.unlisted is not None:
-        return rejected_example(path, rules.unlisted)
-    group = rules.group_of(path) if rules.group_of else None
-    return SourceExample(source=path, key=path, boxes=(), group=group)
+        return rejected_example(scan.source, rules.unlisted)
+    group = rules.group_of(scan.source) if rules.group_of else scan.group
+    return replace(scan, boxes=(), group=group)
 
 
 def _read_table(
@@ -122,19 +125,27 @@ def _read_table(
     """Return the table with boxes of scans; raise AnnotationsError if there is none, or there are several."""
     names = table_files(annotations, annotation_file, "csv")
     rule = ColumnRules(
-        required=(),
+        required=("scan",),
         text=("scan", "class", "split", "group"),
         expected="a column of the scan, such as filename, and xmin,ymin,zmin,xmax,ymax,zmax",
-        spellings={},
+        spellings=SCAN_SPELLINGS,
         read=read_scan_columns,
         options=options,
     )
-    tables = [table for name in names for table in read_tables("csv", annotations, name, rule, images)]
-    found = [one for one in tables if find_box_form(one.header) and find_scan_column(one.header)]
-    if not found:
+    tables, faults = [], []
+    for name in names:
+        try:
+            tables += read_tables("csv", annotations, name, rule, images)
+        # Other tables may describe the patients.
+        except AnnotationsError as error:
+            faults.append(error)
+    found = [one for one in tables if find_box_form(one.header)]
+    if not found and tables:
         raise AnnotationsError(
             f"{tables[0].file}: it has no boxes of scans; {describe_columns(tables[0].header)}"
         )
+    if not found:
+        raise faults[0]
     if len(found) > 1:
         listed = ", ".join(table.file for table in found)
         raise AnnotationsError(
@@ -144,11 +155,31 @@ def _read_table(
 
 
 class _ScanIndex:
-    """Volume files of a source, by the names that a table may use for them."""
+    """Scans of a source, by the names that a table may use for them: volume files, or without any DICOM series."""
 
-    def __init__(self, images: SourceFiles) -> None:
-        self.paths = sorted(iterate_scans(images.sizes(), is_volume_name))
-        self._found = grouped((name, path) for path in self.paths for name in dict.fromkeys(_names_of(path)))
+    def __init__(self, images: SourceFiles, options: LayoutOptions) -> None:
+        paths = sorted(iterate_scans(images.sizes(), is_volume_name))
+        self.scans = {path: SourceExample(source=path, key=path) for path in paths}
+        names = [(name, path) for path in paths for name in dict.fromkeys(_names_of(path))]
+        self._key_of = options.series.key
+        # DICOM beside volumes in files is mostly what they were made from.
+        if not paths and images.sizes():
+            names = self._add_series(images, options)
+        self._found = grouped(names)
+
+    def _add_series(self, images: SourceFiles, options: LayoutOptions) -> list[tuple[str, str]]:
+        """Take the DICOM series as scans, and return (name, source) of each: its folder, and the hash of its UID."""
+        try:
+            found, _ = list_scans(images, options)
+        except AnnotationsError:  # the caller reports that no scan is named
+            return []
+        self.scans = {one.source: one.example for one in found}
+        names = []
+        for one in found:
+            folder = one.source.partition("#")[0]
+            known = (one.source, folder, folder.rpartition("/")[2], one.scan.series)
+            names += [(name, one.source) for name in dict.fromkeys(known) if name]
+        return names
 
     def find(self, written: str) -> list[str]:
         """Return the scans that a name may mean: those of its path, or else of its file name."""
@@ -156,7 +187,9 @@ class _ScanIndex:
         for one in (name, name.rpartition("/")[2]):
             if found := self._found.get(one):
                 return found
-        return self._found.get(stem_of(name), []) if is_volume_name(name) else []
+        if is_volume_name(name):
+            return self._found.get(stem_of(name), [])
+        return self._found.get(self._key_of(name.encode()) or "", [])
 
 
 def _names_of(path: str) -> Iterator[str]:
@@ -219,23 +252,28 @@ class _Listed:
         return cls(source=found[0], boxes=tuple(boxes), rows=tuple(rows), bad=tuple(bad))
 
     def example(
-        self, unit: str, options: LayoutOptions, rules: ScanTableRules, table: Table
+        self,
+        unit: str,
+        options: LayoutOptions,
+        rules: ScanTableRules,
+        table: Table,
+        scan: SourceExample | None,
     ) -> SourceExample:
-        """Return the example of the scan."""
+        """Return the example of the scan; `scan` is the one without objects, None for one that is not there."""
+        scan = scan or SourceExample(source=self.source, key=self.source)
         split, problem = self._only("split", "train")
-        group, other = self._only("group", None)
+        group, other = self._only("group", scan.group)
         if rules.group_of is not None and self.problem is None:
             group = rules.group_of(self.source)
         if self.bad and options.on_bad_object == "reject":
             problem = problem or ("annotation", *self.bad[0])
-        return SourceExample(
-            source=self.source,
-            key=self.source,
+        return replace(
+            scan,
             split=split or "train",
             group=group,
             boxes=tuple(box.in_unit(unit) for box in self.boxes),
             bad_objects=self.bad,
-            problem=self.problem or problem or other,
+            problem=self.problem or scan.problem or problem or other,
             notes=table.notes(options.group_column),
         )
 
@@ -265,7 +303,9 @@ def _joined(listed: Iterable[_Listed]) -> list[_Listed]:
     return joined
 
 
-def _measured_unit(listed: Sequence[_Listed], images: SourceFiles, form: BoxForm, place: str) -> str:
+def _measured_unit(
+    listed: Sequence[_Listed], index: _ScanIndex, images: SourceFiles, form: BoxForm, place: str
+) -> str:
     """Return the unit of the numbers, measured on some scans with boxes."""
     with_boxes = [one for one in listed if one.problem is None and one.boxes]
     step = max(1, len(with_boxes) // _MEASURED_SCANS)
@@ -275,17 +315,17 @@ def _measured_unit(listed: Sequence[_Listed], images: SourceFiles, form: BoxForm
     # Without any box all units are the same.
     if not chosen:
         return "voxels"
-    grids = {path: _grid_of(images, path) for path in chosen}
+    grids = {path: _grid_of(images, index.scans[path]) for path in chosen}
     if not any(grids.values()):
         raise AnnotationsError(
             f"{place}: none of {plural(len(grids), 'scan')} can be opened to measure the unit of its boxes, such as "
-            f"{next(iter(grids))}; name the unit with --scan-box-units voxels"
+            f"{next(iter(grids))}; repair them"
         )
     return measure_unit(chosen, grids.__getitem__, form.unit, place)
 
 
-def _grid_of(images: SourceFiles, path: str) -> Grid | None:
+def _grid_of(images: SourceFiles, scan: SourceExample) -> Grid | None:
     try:
-        return open_scan(images, path, (), ScanOptions()).grid
+        return open_scan(images, scan.source.partition("#")[0], scan.members, ScanOptions(), scan.volume).grid
     except SourceError:  # the conversion rejects the scan with its reason
         return None

@@ -48,9 +48,10 @@ CLASSES: Final = (
 _VALUES = 8
 _ROW = re.compile(rf"-?\d+(\s*,\s*-?\d+){{{_VALUES - 1}}}\s*,?")
 _FOLDER = re.compile(r"(^|/)annotations(?=/)", re.IGNORECASE)
-_IGNORED = (
+IGNORED: Final = (
     "boxes of category 0, and of 11 with score 0, are ignored regions: training and evaluation leave them out"
 )
+"""Note on the ignored regions of a file."""
 
 
 def _read(path: str, data: bytes) -> list[FilePicture] | None:
@@ -74,17 +75,18 @@ def _read(path: str, data: bytes) -> list[FilePicture] | None:
         split=split_in_file_name(above) or "",
         objects=rows,
         optional=not lines,
-        notes=(_IGNORED,) if any(map(_is_region, rows)) else (),
+        notes=(IGNORED,) if any(map(is_region, rows)) else (),
     )
     return [picture]
 
 
-def _is_region(row: Sequence[str]) -> bool:
+def is_region(row: Sequence[str]) -> bool:
     """Return whether the cells of a line are an ignored region."""
     return row[5:6] == ["0"] or row[4:6] == ["0", str(len(CLASSES))]
 
 
-def _box_of(row: Sequence[str], what: str, options: LayoutOptions) -> Box:
+def box_of(row: Sequence[str], what: str, options: LayoutOptions) -> Box:
+    """Return the box of the cells of a line, or its ignored region; raise SourceError if it is neither."""
     if len(row) != _VALUES:
         detail = (
             f"{what}: {plural(len(row), 'value')}; expected left, top, width, height, score, category, truncation, "
@@ -92,7 +94,7 @@ def _box_of(row: Sequence[str], what: str, options: LayoutOptions) -> Box:
         )
         raise SourceError("annotation", "row is no object", detail)
     *sides, score, category, truncation, occlusion = numbers_of(row, what)
-    if _is_region(row):
+    if is_region(row):
         return region_of(sides, what, options, form="corner-size")
     if category not in range(1, len(CLASSES) + 1):
         detail = f"{what}: category {row[5]}; expected 0 to {len(CLASSES)}"
@@ -118,7 +120,7 @@ VISDRONE = DocumentFormat(
     expected="text files with left,top,width,height,score,category,truncation,occlusion in each line, such as "
     "annotations/0000001.txt with images/0000001.jpg",
     read=_read,
-    box_of=_box_of,
+    box_of=box_of,
     of_one_picture=True,
     has_masks=False,
     keeps=("occluded",),

@@ -314,6 +314,11 @@ def takes_volumes(layout: Layout) -> bool:
     return layout.takes_scan_boxes or (_VOLUME_TASKS[0] in layout.tasks and layout.takes_volumes)
 
 
+def _volume_task(layout: Layout | None) -> str:
+    """Return the task of a layout's volumes."""
+    return _VOLUME_TASKS[layout is not None and layout.takes_scan_boxes]
+
+
 def _volume_defaults(recipe: RecipeOptions) -> Mapping[str, Any]:
     return {
         "dtype": default_dtype(recipe),
@@ -341,7 +346,7 @@ def _volume_problems(recipe: RecipeOptions) -> Iterator[str]:
         ),
         (
             recipe.task not in (None, *_VOLUME_TASKS),
-            f"--depth goes with --task {_VOLUME_TASKS[0]}, not with {recipe.task}; take that, or leave --depth out",
+            f"--depth goes with --task {_volume_task(layout)}, not with {recipe.task}; take that, or leave --depth out",
         ),
         (
             recipe.task == "detection" and layout is not None and not layout.takes_scan_boxes,

@@ -139,6 +139,12 @@ class VolumeOptions:
         choices=("hu", "any"),
         needs=(VOLUMES, Need("--window or --window-hu", lambda recipe: recipe.fixed_window() is not None)),
     )
+    offset_hu: float = option(
+        0.0,
+        "CT in files that do not state their unit: number that is added to each value and gives Hounsfield units, e.g. "
+        "-1024 for values stored as HU + 1024; use --offset-hu=-1024. Scans of one channel",
+        omitted=True,
+    )
     window_percentiles: tuple[float, ...] = option(
         (),
         "a separate window for each scan, e.g. 0.5,99.5 of the values above its smallest one (MR); tiles: for each "
@@ -445,6 +451,8 @@ class VolumeOptions:
                 f"--channel-grid {self.channel_grid}: expected refuse, resample, or resample:NAME such as resample:CT",
             ),
         )
+        if not math.isfinite(self.offset_hu):
+            yield f"--offset-hu {self.offset_hu}: expected a number, such as --offset-hu=-1024"
         yield from self._scale_problems()
         yield from self._vote_problems()
         yield from self._series_problems()

@@ -6,6 +6,7 @@ at most the first bytes of a header.
 
 from __future__ import annotations
 
+import hashlib
 import posixpath
 import re
 from collections.abc import Callable, Iterable, Iterator
@@ -112,6 +113,8 @@ class SourceExample:
         labels: class names of an example that may have several or none; `label` is then None.
         boxes: objects of a detection example, possibly empty; None for classification.
         ignored_regions: rectangles of a detection example in which objects of any class may lack annotation.
+        video_frame: (path of a video, number of a frame from 0) of a picture that is a frame; `source` then names it,
+            and is no file.
         declared_size: (height, width) in the annotations, either before or after the EXIF orientation is
             applied: the converter compares both.
         grid: "stored" or "displayed" if other pictures prove which of them the annotations of all pictures use.
@@ -153,6 +156,7 @@ class SourceExample:
     labels: tuple[str, ...] | None = None
     boxes: tuple[Box, ...] | None = None
     ignored_regions: tuple[IgnoredRegion, ...] = ()
+    video_frame: tuple[str, int] | None = None
     declared_size: tuple[int, int] | None = None
     grid: str | None = None
     normalized: bool = False
@@ -184,7 +188,9 @@ class SourceExample:
         ('ct.hdr', 'ct.img', 'seg.nii.gz')
         """
         # A shortcut for examples of one file, because a plan calls this for millions of examples.
-        if not (self.members or self.stored or self.is_labelled or self.channels or self.parts):
+        if not (
+            self.members or self.stored or self.is_labelled or self.channels or self.parts or self.video_frame
+        ):
             return volume_files(self.source)
         folders = dict(self.mask_members)
         named = (folders.get(path) or volume_files(path) for path in (*self.channels, *self.mask_paths))
@@ -192,6 +198,8 @@ class SourceExample:
 
     @property
     def _image_paths(self) -> tuple[str, ...]:
+        if self.video_frame is not None:
+            return (self.video_frame[0],)
         # The members of a stored series are in a file of the job, which adds them when it converts the series.
         return self.members or (() if self.stored else volume_files(self.source))
 
@@ -251,6 +259,18 @@ class FileSelection:
     takes: Callable[[str], bool] = is_image_name
     takes_scan: Callable[[str], bool] = is_scan_name
     complete: Callable[[SourceExample], SourceExample] = lambda example: example
+
+
+def frame_key(video: str, number: int) -> int:
+    """Return the key of a frame of a video: 43 bits of a hash of the path, and 20 bits of the number.
+
+    The keys of a video ascend, and a shard has its records by rising key. So its frames are decoded in their order.
+
+    >>> frame_key("a.mp4", 7) - frame_key("a.mp4", 5)
+    2
+    """
+    digest = hashlib.blake2b(video.encode("utf-8", "surrogateescape"), digest_size=8).digest()
+    return (int.from_bytes(digest, "big") >> 21 << 20) | (number & 0xFFFFF)
 
 
 def resolve_data_path(written: str, header: str) -> str | None:

@@ -98,11 +98,14 @@ EXCEPTIONS: dict[str, str] = {
         (
             "prep/layouts/sagemaker.py: line {}: take --layout pairs with --label-colors '{}' on the downloaded",
             f"{UNKNOWN}: write what it says into a table with the columns filename,class for",
-            f"{UNKNOWN}: rename it to filename, and that of the classes to class; corners of",
+            f"{UNKNOWN}: take --layout csv --column {{}}, with label=COLUMN for that of the classes;",
             "prep/annotations/suggest_patterns.py: by name and content, none of its {}, such as {}, is the label of",
             "prep/layouts/coco.py: {} has classes of images, and {} has objects; name one of the two with",
         ),
         "only the user can write the table, the list or the choice of files",
+    ),
+    "prep/annotations/tfrecord_rows.py: {}: several features are classes: {}; name one of them, such as": (
+        "tests/prep/layouts/test_named_columns.py types it"
     ),
     **dict.fromkeys(
         (
@@ -322,6 +325,17 @@ EXCEPTIONS: dict[str, str] = {
         ),
         "tests/pipelines/test_chosen_classes.py types it",
     ),
+    "prep/layouts/mot.py: boxes count from 0, as {}; MOT counts pixels from 1; --box-origin 1": (
+        "its texts are put together; a case of sequence_advice.py types it"
+    ),
+    "prep/annotations/frame_rows.py: --frame-stride {} takes one of {} frames": FACT,
+    **dict.fromkeys(
+        (
+            "prep/layouts/run_length_table.py: {}: expected a table with a column of run lengths, such as 264661 17",
+            "prep/layouts/run_length_table.py: {}: {} of {} masks do not fit their pictures: {}: {}; name the folder",
+        ),
+        "only the user knows the table or the pictures; tests/prep/layouts/test_layout_run_lengths.py has both",
+    ),
     "inspection/predicted_sources.py: {}: holds no {}; name the folder of `halofeed predict --out`": (
         "it names a folder that another command has written"
     ),
@@ -332,10 +346,7 @@ EXCEPTIONS: dict[str, str] = {
         "tests/inspection/test_predictions_page.py types it"
     ),
     **dict.fromkeys(
-        (
-            "halofeed/training.py: ; predict DICOM series by another command, with --source {}",
-            "halofeed/training.py: no metrics: the data set has no labeled split named validation, val or",
-        ),
+        ("halofeed/training.py: no metrics: the data set has no labeled split named validation, val or",),
         "tests/command/test_training_advice.py reads it; typing it takes a trained run",
     ),
     **dict.fromkeys(
@@ -365,6 +376,14 @@ EXCEPTIONS: dict[str, str] = {
         "it needs a detector of tiles; tests/trainer/test_whole_pictures.py writes GeoJSON of one"
     ),
     "trainer/train.py: step {}: the loss is {}; lower --learning-rate {}, or look for a broken": "by trial alone",
+    **dict.fromkeys(
+        (
+            "pipelines/commit.py: {} of {} lie outside of the static shape and are in no record; take",
+            "schemas/findings.py: Convert with --fit tiles, a larger --depth, --height and --width, or",
+            "prep/options/kind_rules.py: --depth --task detection: boxes in volumes are read from --layout {};",
+        ),
+        "tests/test_scan_boxes_end_to_end.py and tests/mistakes/scan_box_advice.py type it",
+    ),
     "loader/contact_sheet.py: --k:{};--on:{}": "These are two colors of a style sheet, and no options.",
 }
 """Texts whose suggestion is not typed here, each with the reason."""

@@ -77,6 +77,38 @@ def test_a_mask_off_by_less_than_the_tolerance_is_its_scans_and_its_offset_is_no
         convert(tmp_path / "s", tmp_path / "r", mask_grid_tolerance=0.5)
 
 
+@pytest.mark.parametrize("turned", [False, True])
+def test_a_mask_of_a_part_of_its_scans_voxels_is_taken_as_it_lies(tmp_path: Path, turned: bool) -> None:
+    """3D Slicer saves the extent of what is drawn; nothing is resampled, so no option is needed."""
+    window = (slice(1, 4), slice(2, 8), slice(0, 5))
+    grid = AFFINE.copy()
+    grid[:3, 3] = (AFFINE @ [1, 2, 0, 1])[:3]
+    part = mask()[window]
+    if turned:  # stored from the right
+        grid = grid @ np.array([[1, 0, 0, 0], [0, 1, 0, 0], [0, 0, -1, part.shape[2] - 1], [0, 0, 0, 1.0]])
+        part = part[:, :, ::-1]
+    half, beyond = grid.copy(), grid.copy()
+    half[:3, 3] += 0.5 * AFFINE[:3, 2]
+    beyond[:3, 3] += 3 * AFFINE[:3, 0]
+    table = table_of(
+        tmp_path / "s",
+        inside=(part, grid),
+        half=(part, half),
+        beyond=(part, beyond),
+        scaled=(part, grid @ np.diag([1, 1.1, 1, 1])),
+        larger=(np.zeros((6, 8, 9), np.uint8), AFFINE),
+    )
+    done = convert(table, tmp_path / "o")
+    expected = np.zeros_like(mask())
+    expected[window] = mask()[window]
+    assert np.array_equal(by_name(done)["inside.nii"].label, expected)
+    assert findings(done) == {"mask covers a part of its scan (noted)": 1}
+    assert set(rejected(done)) == {"half.nii", "beyond.nii", "scaled.nii", "larger.nii"}
+    assert all(
+        reason == "mask lies on another grid than its image" for _, reason, _ in rejected(done).values()
+    )
+
+
 def test_a_mask_that_lost_its_affine_is_taken_voxel_for_voxel_by_choice(tmp_path: Path) -> None:
     """Tools that save np.eye(4): resampling such a mask would leave most of it behind, as the refusal now says."""
     lost = np.eye(4)[:, [2, 1, 0, 3]]

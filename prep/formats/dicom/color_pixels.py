@@ -63,7 +63,7 @@ def ybr_to_rgb(pixels: NDArray[Any]) -> NDArray[np.uint8]:
         raise damaged_pixels(f"YBR of {8 * pixels.dtype.itemsize} bits, expected 8")
     colors = np.empty(pixels.shape, np.uint8)
     for top in range(0, len(pixels), _BLOCK_ROWS):
-        rows = pixels[top : top + _BLOCK_ROWS].astype(np.float32) - np.float32([0, 128, 128])
+        rows = pixels[top : top + _BLOCK_ROWS].astype(np.float32) - np.array([0, 128, 128], np.float32)
         colors[top : top + _BLOCK_ROWS] = np.clip(np.floor(rows @ _YBR_TO_RGB + np.float32(0.5)), 0, 255)
     return colors
 
@@ -87,10 +87,15 @@ def _full_depth(pixels: NDArray[Any], bits: int) -> Colors:
     """Return samples of a number of bits scaled to 8 or 16 bits; bits above the number are ignored."""
     peak = (1 << bits) - 1
     if bits in (8, 16):
-        return np.asarray(pixels.astype(np.uint8 if bits == 8 else np.uint16, copy=False))
-    full, dtype = (255, np.uint8) if bits < 8 else (65535, np.uint16)
+        return _as_colors(pixels, bits)
+    full = 255 if bits < 8 else 65535
     scaled = ((pixels & pixels.dtype.type(peak)).astype(np.uint64) * full + peak // 2) // peak
-    return np.asarray(scaled.astype(dtype))
+    return _as_colors(scaled, bits)
+
+
+def _as_colors(samples: NDArray[Any], bits: int) -> Colors:
+    """Return samples as uint8 for up to 8 bits, else as uint16."""
+    return samples.astype(np.uint8, copy=False) if bits <= 8 else samples.astype(np.uint16, copy=False)
 
 
 def _palette_colors(header: PictureHeader, reader: FrameReader, frame: int) -> Colors:
@@ -101,7 +106,8 @@ def _palette_colors(header: PictureHeader, reader: FrameReader, frame: int) -> C
         raise damaged_file("palettes of red, green and blue that differ in size")
     entries = _palette_depth(np.stack([entries for _, entries in tables], axis=1))
     places = np.clip(values.astype(np.int64) - firsts.pop(), 0, len(entries) - 1)
-    return np.asarray(entries[places])
+    colors: Colors = entries[places]
+    return colors
 
 
 def _palette_depth(entries: NDArray[np.uint16]) -> Colors:

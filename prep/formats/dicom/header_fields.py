@@ -19,7 +19,6 @@ from halofeed.prep.formats.dicom import headers
 from halofeed.prep.formats.dicom.headers import (
     DicomHeader,
     Elements,
-    HeaderContinuesError,
     PixelLocation,
     damaged_file,
     finite_number,
@@ -372,24 +371,27 @@ def _identity_of(elements: Elements, policy: SeriesPolicy) -> tuple[bytes, ...]:
     return _identity(salt, tuple(headers.raw_value(elements, tag) for _, _, tag in IDENTITY))
 
 
-def is_single_picture(head: bytes) -> bool | None:
-    """Return whether a file is a DICOM picture without a position, from its first bytes; None if they end too early.
+def place_of_pixels(head: bytes) -> bool | None:
+    """Return whether a file holds pixels that belong at a position in the patient; None if it holds none.
 
     A CT, MR or PET image without a position has lost it: their types require one (PS3.3 C.7.6.2).
+
+    Args:
+        head: first bytes of the file.
+
+    Raises:
+        HeaderContinuesError: the header is longer.
+        SourceError: the file is damaged.
     """
-    try:
-        elements = parse_dicom_header(head, False)[0].elements
-        is_flat = _is_flat(elements)
-    except HeaderContinuesError:
+    elements = parse_dicom_header(head, False)[0].elements
+    # Reports and structure sets have no rows of pixels.
+    if headers.ROWS not in elements:
         return None
-    except SourceError:
-        return False
     classes = {headers.text(elements, tag) for tag in (headers.SOP_CLASS, headers.MEDIA_SOP_CLASS)}
     has_slices = headers.text(elements, headers.MODALITY) in SLICE_MODALITIES or bool(
         classes & VOLUME_CLASSES
     )
-    # Reports and structure sets have no rows of pixels.
-    return is_flat and not has_slices and headers.ROWS in elements
+    return has_slices or not _is_flat(elements)
 
 
 def _is_flat(elements: Elements) -> bool:

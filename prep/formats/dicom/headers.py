@@ -165,7 +165,11 @@ PALETTES = _picture_tags("OW", 0x00281201, 0x00281202, 0x00281203)
 PALETTE_SEGMENTS = _picture_tags("OW", 0x00281221, 0x00281222, 0x00281223)
 OVERLAY_ROWS = _picture_tags("US", *range(0x60000010, 0x60200010, 0x00020000))
 """Rows of each of the 16 overlays that a picture may have (PS3.3 C.9.2)."""
-_LONGER = {CONTOUR_DATA: 1 << 32, REAL_WORLD_TABLE: 8, **dict.fromkeys((TABLE_DATA, *PALETTES), 4)}
+_LONGER = {
+    CONTOUR_DATA: 1 << 32,
+    REAL_WORLD_TABLE: 8,
+    **dict.fromkeys((TABLE_DATA, *PALETTES, *PALETTE_SEGMENTS), 4),
+}
 """Elements that may be longer than others: a table has 2 to 8 bytes for each of 16 bits' values."""
 
 

@@ -7,19 +7,27 @@ MONOCHROME1. Colors become red, green and blue. Each frame of a file is a pictur
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from halofeed.prep.formats.dicom import headers
 from halofeed.prep.formats.dicom.color_pixels import read_colors
 from halofeed.prep.formats.dicom.display_values import GrayPlan, plan_gray
-from halofeed.prep.formats.dicom.picture_header import PictureHeader, read_picture_header
-from halofeed.prep.formats.dicom.pixels import SLICE_BIT_DEPTHS, extract_values, read_frames
+from halofeed.prep.formats.dicom.picture_header import GRAY, PALETTE, PictureHeader, read_picture_header
+from halofeed.prep.formats.dicom.pixels import (
+    PLUGINS,
+    SLICE_BIT_DEPTHS,
+    extract_values,
+    read_frames,
+)
 from halofeed.prep.formats.dicom.values import padding_mask
 from halofeed.prep.formats.picture.image import (
     BURNED_IN_TEXT,
     IGNORED_WINDOWS,
     INVERTED,
+    NARROW_VALUES,
     OVERLAYS_LEFT_OUT,
     PADDING_IN_BLACK,
     SEVERAL_VIEWS,
@@ -31,8 +39,12 @@ from halofeed.prep.formats.picture.image import (
 )
 
 BIT_DEPTHS = (1, *SLICE_BIT_DEPTHS)
-_DECODING_BYTES = 24
-"""Bytes per pixel while a frame is decoded and converted: words, values and the places in a table, for each sample."""
+_NARROW = 1 << 14
+"""Levels of 65536 below which a range of values is narrow."""
+_PLAIN_BYTES, _COMPRESSED_BYTES = 8, 20
+"""Bytes per sample while a frame is decoded and converted: 6 and 8 measured for gray, 2 for colors. OpenJPEG takes 4
+bytes per value and more beside these.
+"""
 
 
 def open_dicom(data: bytes) -> OpenedImage:
@@ -42,31 +54,32 @@ def open_dicom(data: bytes) -> OpenedImage:
         SourceError: the header is damaged, or the file holds no picture. `load` also reports damaged pixels.
     """
     header, body = read_picture_header(data)
-    return _opened(header, body, len(data), ReadOptions(), 0)
+    inflated_bytes = 0 if body is data else len(body)
+    return _opened(header, body, inflated_bytes, ReadOptions(), 0)
 
 
 def _opened(
-    header: PictureHeader, body: bytes, file_bytes: int, options: ReadOptions, frame: int
+    header: PictureHeader, body: bytes, inflated_bytes: int, options: ReadOptions, frame: int
 ) -> OpenedImage:
-    channels = 1 if header.is_gray else 3
-    estimate = _estimate(header, channels, len(body) - file_bytes if len(body) > file_bytes else 0)
+    estimate = _estimate(header, inflated_bytes)
     return OpenedImage(
         stored_size=header.stored.size,
         orientation=1,
         estimate=lambda *_: estimate,
         load=lambda *_: _load(header, body, options, frame),
         frames=len(header.frames),
-        opened_for=lambda chosen, number: _opened(header, body, file_bytes, chosen, number),
+        opened_for=lambda chosen, number: _opened(header, body, inflated_bytes, chosen, number),
     )
 
 
-def _estimate(header: PictureHeader, channels: int, inflated_bytes: int) -> MemoryEstimate:
-    sample_bytes = 1 if header.stored.bits_stored <= 8 and not header.is_gray else 2
+def _estimate(header: PictureHeader, inflated_bytes: int) -> MemoryEstimate:
+    has_bytes = header.stored.bits_stored <= 8 and header.color not in (*GRAY, PALETTE)
+    sample_bytes = _COMPRESSED_BYTES if header.syntax in PLUGINS else _PLAIN_BYTES
     return estimate_decoding(
         header.stored.size,
-        channels,
-        sample_bytes,
-        extra_pixel_bytes=_DECODING_BYTES * header.stored.samples,
+        1 if header.is_gray else 3,
+        1 if has_bytes else 2,
+        extra_pixel_bytes=header.stored.samples * sample_bytes,
         held_bytes=inflated_bytes,
     )
 
@@ -80,14 +93,17 @@ def _load(header: PictureHeader, body: bytes, options: ReadOptions, frame: int) 
     words, near = reader.words(frame)
     values = extract_values(words, header.stored)
     levels = plan.levels(values)
-    padding = padding_mask(words, values, header.stored, near)
-    # The background of the display, whatever gray the value would be (PS3.3 C.7.5.1.1.2).
-    if levels[padding].any():
-        levels[padding] = 0
-        notes += (PADDING_IN_BLACK,)
+    shown = levels
+    if header.stored.padding is not None:
+        padding = padding_mask(words, values, header.stored, near)
+        shown = levels[~padding]
+        # The background of the display, whatever gray the value would be (PS3.3 C.7.5.1.1.2).
+        if levels[padding].any():
+            levels[padding] = 0
+            notes += (PADDING_IN_BLACK,)
     return Raster(
         pixels=np.ascontiguousarray(levels[..., None]),
-        notes=(*notes, *_plan_notes(plan, options)),
+        notes=(*notes, *_plan_notes(plan, options), *_value_notes(shown, plan, options)),
         fills_depth=plan.fills_depth,
     )
 
@@ -97,6 +113,14 @@ def _header_notes(header: PictureHeader) -> Iterator[str]:
         yield BURNED_IN_TEXT
     if any(tag in header.elements for tag in headers.OVERLAY_ROWS):
         yield OVERLAYS_LEFT_OUT
+
+
+def _value_notes(levels: NDArray[Any], plan: GrayPlan, options: ReadOptions) -> Iterator[str]:
+    """Yield the note on a picture whose values would become few of 256 levels."""
+    if plan.view is not None or plan.is_plain or not plan.fills_depth or options.dtype != "uint8":
+        return
+    if levels.size and 0 < int(levels.max()) - int(levels.min()) < _NARROW:
+        yield NARROW_VALUES
 
 
 def _plan_notes(plan: GrayPlan, options: ReadOptions) -> Iterator[str]:

@@ -276,8 +276,15 @@ BURNED_IN_TEXT = (
     "kept"
 )
 OVERLAYS_LEFT_OUT = "DICOM files have overlays, such as marks and texts, which are left out"
-SEVERAL_VIEWS = "DICOM files have several windows or VOI LUTs, of which the first was applied; --window 2 takes the second"
+SEVERAL_VIEWS = (
+    "DICOM files have several windows or VOI LUTs, of which the first was applied; --window 2 takes the "
+    "second"
+)
 IGNORED_WINDOWS = "DICOM files have windows whose width is too small to be one, which are left out"
+NARROW_VALUES = (
+    "DICOM files without a window use at most a quarter of the range of their values, so that the pictures have little "
+    "contrast; --window CENTER/WIDTH shows a part of the range, or --dtype uint16 keeps all values"
+)
 PADDING_IN_BLACK = "DICOM: padding pixels are black"
 INVERTED = "DICOM: inverted, as MONOCHROME1 shows low values in white"
 FEWER_BITS = "16-bit samples use at most 14 bits, so that the picture is dark; --sample-bits says how many"

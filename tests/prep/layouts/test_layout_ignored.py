@@ -135,6 +135,29 @@ def test_a_damaged_line_of_crowdhuman_and_the_option_for_another_layout_are_refu
         Recipe(layout="coco", person_box="head", height=8, width=8).check_used()
 
 
+@pytest.mark.parametrize("form", ["csv", "jsonl"])
+def test_a_row_of_a_table_with_ignored_is_a_region_and_needs_no_class(tmp_path, form):
+    draw(tmp_path, "a.png", "b.png", size=(96, 128))
+    columns = ("filename", "class", "xmin", "ymin", "xmax", "ymax", "ignored")
+    rows = [
+        *(
+            ("a.png", "hat", 1, 2, 11, 14, 0),
+            ("a.png", "", 20, 30, 40, 60, 1),
+            ("a.png", "hat", 5, 6, 9, 10, 1),
+        ),
+        ("b.png", "hat", 3, 4, 9, 10, ""),
+    ]
+    if form == "csv":
+        text = "\n".join(",".join(map(str, row)) for row in (columns, *rows))
+    else:
+        text = "\n".join(json.dumps(dict(zip(columns, row, strict=True))) for row in rows)
+    write_files(tmp_path, {f"t.{form}": text})
+    first, second = list_references(form, tmp_path)
+    assert [box[:5] for box in told(first)[0]] == [("hat", 1, 2, 11, 14)]
+    assert told(first)[1] == [(20, 30, 40, 60), (5, 6, 9, 10)]
+    assert len(second.boxes) == 1 and not second.ignored_regions
+
+
 CATEGORIES = [{"id": 1, "name": "hat"}, {"id": 4, "name": "region"}]
 
 
