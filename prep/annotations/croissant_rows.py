@@ -59,7 +59,7 @@ _BOX_FORMS = {
     "YXYX": ("corners", True),
 }
 """Form, and whether y comes first, of Keras's names of the forms of a box; REL_ in front means shares of the sides."""
-Record = dict[str, Any]
+_Values = dict[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,7 +78,7 @@ class _Reader:
     document: CroissantDocument
     options: LayoutOptions
 
-    # Record sets and fields -------------------------------------------------------------------------------
+    # _Values sets and fields -------------------------------------------------------------------------------
 
     def rows(self) -> Iterator[ContainerRow]:
         """Yield a row for each record of the record set with pictures."""
@@ -145,7 +145,7 @@ class _Reader:
             if one.source is None or target is None or {one.source.base, target.base} != {base, other}:
                 continue
             sides = {one.source.base: one, target.base: replace(one, source=target)}
-            by_key: dict[str, list[Record]] = {}
+            by_key: dict[str, list[_Values]] = {}
             for record in self.records(other, [*fields, sides[other]]):
                 by_key.setdefault(_text(self.value(sides[other], record)), []).append(record)
             key = partial(self.value, sides[base])
@@ -157,7 +157,7 @@ class _Reader:
 
     # Records ----------------------------------------------------------------------------------------------
 
-    def records(self, base: str, fields: Sequence[CroissantField]) -> Iterator[Record]:
+    def records(self, base: str, fields: Sequence[CroissantField]) -> Iterator[_Values]:
         """Yield the records of a source: rows of its tables, or its files."""
         paths = self.paths(base)
         own = [one.source for one in fields if one.source is not None and one.source.base == base]
@@ -168,7 +168,7 @@ class _Reader:
             else:
                 yield {_PATH: path}
 
-    def table(self, path: str) -> Iterator[Record]:
+    def table(self, path: str) -> Iterator[_Values]:
         """Yield the rows of a table."""
         kind = posixpath.splitext(path)[1].lower()
         if kind == ".parquet":
@@ -270,7 +270,7 @@ class _Reader:
 
     # Values -----------------------------------------------------------------------------------------------
 
-    def value(self, field: CroissantField, record: Record) -> Any:
+    def value(self, field: CroissantField, record: _Values) -> Any:
         """Return the value of a field in a record of its source."""
         source = field.source
         assert source is not None
@@ -296,7 +296,7 @@ class _Reader:
             )
         return properties[source.what]
 
-    def transformed(self, found: Any, kind: str, text: str, field: CroissantField, record: Record) -> Any:
+    def transformed(self, found: Any, kind: str, text: str, field: CroissantField, record: _Values) -> Any:
         if found is None:
             return None
         if kind == "regex":
@@ -325,7 +325,7 @@ class _Reader:
 
     def row(
         self,
-        records: Mapping[str, Record],
+        records: Mapping[str, _Values],
         fields: Sequence[CroissantField],
         base: str,
         picture: str,
@@ -405,13 +405,13 @@ class _Join:
     """
 
     other: str
-    key: Callable[[Record], str]
-    rows: Mapping[str, Sequence[Record]]
+    key: Callable[[_Values], str]
+    rows: Mapping[str, Sequence[_Values]]
 
 
-def _joined(record: Record, joins: Sequence[_Join]) -> Iterator[dict[str, Record]]:
+def _joined(record: _Values, joins: Sequence[_Join]) -> Iterator[dict[str, _Values]]:
     """Yield the records of all sources that belong to one record; each match is one, and none is one without it."""
-    combined: list[dict[str, Record]] = [{"": record}]
+    combined: list[dict[str, _Values]] = [{"": record}]
     for join in joins:
         # A picture without a row of the other table is a record with empty fields.
         found = join.rows.get(join.key(record)) or [{}]
@@ -427,7 +427,7 @@ def _is_picture(field: CroissantField) -> bool:
     return bool(field.types & (_PICTURE_TYPES | _MASK_TYPES))
 
 
-def _column_of_structure(field: CroissantField, record: Record | None) -> str | None:
+def _column_of_structure(field: CroissantField, record: _Values | None) -> str | None:
     """Return the column whose structure a field is a part of, such as the objects of a picture; None for others.
 
     Structures are read as a whole, since the parts of an object belong together.
