@@ -78,7 +78,7 @@ class _Reader:
     document: CroissantDocument
     options: LayoutOptions
 
-    # _Values sets and fields -------------------------------------------------------------------------------
+    # Record sets and fields -------------------------------------------------------------------------------
 
     def rows(self) -> Iterator[ContainerRow]:
         """Yield a row for each record of the record set with pictures."""
@@ -335,22 +335,24 @@ class _Reader:
         values: ContainerRow = {}
         for field in fields:
             assert field.source is not None
-            record = records.get("" if field.source.base == base else field.source.base)
-            found = None if record is None else self.value(field, record)
-            found = self.named(field, found)
-            if "BoundingBox" in field.types and found not in (None, ""):
-                values |= self.box(field, found)
-            elif self.is_split(field):
-                values["split"] = found
-            elif (column := _column_of_structure(field, record)) is not None:
-                values[column] = record[column]  # type: ignore[index]
-            elif field.name not in values:
-                values[field.name] = found
+            record = records.get("" if field.source.base == base else field.source.base, {})
+            # The first of two fields of one name counts.
+            values = {**self.cells(field, record), **values}
         path, mask = values.pop(picture), values.pop(label) if label else None
         if not values.get("split") and (container := container_of(str(path or ""))):
             values["split"] = split_in_file_name(container) or "train"
         # A picture of a structure of bytes and path may be a structure still.
         return picture_row(values, str(path or ""), mask, replace(self.options, column=()))
+
+    def cells(self, field: CroissantField, record: _Values) -> ContainerRow:
+        """Return the cells that a field gives a row: one, the corners of a box, or a structure as a whole."""
+        column = _column_of_structure(field, record)
+        if column is not None:
+            return {column: record[column]}
+        found = self.named(field, self.value(field, record)) if record else None
+        if "BoundingBox" in field.types and found not in (None, ""):
+            return self.box(field, found)
+        return {"split" if self.is_split(field) else field.name: found}
 
     def is_split(self, field: CroissantField) -> bool:
         """Return whether a field is the split of its record, by its type or that of what it refers to."""
@@ -427,13 +429,13 @@ def _is_picture(field: CroissantField) -> bool:
     return bool(field.types & (_PICTURE_TYPES | _MASK_TYPES))
 
 
-def _column_of_structure(field: CroissantField, record: _Values | None) -> str | None:
+def _column_of_structure(field: CroissantField, record: _Values) -> str | None:
     """Return the column whose structure a field is a part of, such as the objects of a picture; None for others.
 
     Structures are read as a whole, since the parts of an object belong together.
     """
     source = field.source
-    if record is None or source is None or source.extract != "column" or _is_picture(field):
+    if source is None or source.extract != "column" or _is_picture(field):
         return None
     is_part = any(kind == "jsonPath" for kind, _ in source.transforms)
     return source.what if is_part and isinstance(record.get(source.what), dict | list) else None
