@@ -35,15 +35,22 @@ _AUGMENTATIONS = (
 )
 _MODULES = {
     **dict.fromkeys(_API, "halofeed.api"),
-    **dict.fromkeys(("Loader", "Mixture", "join_id", *_AUGMENTATIONS), "halofeed.loader"),
+    **dict.fromkeys(
+        ("Loader", "Mixture", "boxes_to_mm", "boxes_to_source", "join_id", *_AUGMENTATIONS), "halofeed.loader"
+    ),
     **dict.fromkeys(("constrain", "make_mesh"), "halofeed.trainer.mesh"),
     "ConversionSummary": "halofeed.pipelines.run_counts",
+    "keras_batches": "halofeed.loader.forms.keras_form",
     "keras_datasets": "halofeed.keras_data",
     "Partition": "halofeed.schemas.partition",
 }
+_SUBMODULES = ("torch",)
+"""Modules that are imported when they are used first; `import halofeed.torch` works too."""
 
 
 def __getattr__(name: str) -> _Any:
+    if name in _SUBMODULES:
+        return _importlib.import_module(f"halofeed.{name}")
     if name not in _MODULES:
         raise AttributeError(f"module 'halofeed' has no attribute {name!r}{_likely_name(name)}")
     return getattr(_importlib.import_module(_MODULES[name]), name)
@@ -61,4 +68,4 @@ def _likely_name(name: str) -> str:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_MODULES})
+    return sorted({*globals(), *_MODULES, *_SUBMODULES})

@@ -52,8 +52,12 @@ class Loader(Stream):
     - detection: `boxes` float32 [batch, max_boxes, 4], normalized ymin, xmin, ymax, xmax, with `classes` int32,
       `is_crowd` bool and `area` float32 [batch, max_boxes], and `num_boxes` int32 [batch]. If there are more than
       max_boxes boxes after crops, only the first max_boxes are returned, and `num_boxes` counts those.
+      A data set with ignored regions also gives `ignored_boxes` float32 [batch, regions, 4], normalized like boxes:
+      rectangles in which objects of any class may lack annotation. Rows beyond those of a picture are zeros.
       With include=["corners"] (`--keep corners`), `corners` float32 [batch, max_boxes, 8] has y and x of the four
       corners of each object in the order of the annotation, normalized like boxes and not clipped.
+    - detection in volumes: `boxes` float32 [batch, max_boxes, 6], normalized zmin, ymin, xmin, zmax, ymax, xmax, with
+      `classes`, `is_crowd` and `num_boxes`. `halofeed.boxes_to_mm` and `boxes_to_source` lead back.
     - `id` uint32 [batch, 2], high and low half, since JAX would cut int64; `halofeed.join_id(batch["id"])` is int64
       [batch]. `valid` bool [batch], False if a row is padding, which holds the fields' fill values and id -1.
 
@@ -369,6 +373,48 @@ class Loader(Stream):
         other = copy.copy(self)
         other._sampler, other.may_pad = sampler, True
         return other
+
+    def can_include(self, name: str) -> bool:
+        """Return whether batches hold an optional field, or can hold it with these augmentations."""
+        if name in self.row_spec:
+            return True
+        content = dataclasses.replace(self._content, include=(*self._content.include, name))
+        try:
+            Assembler(self.manifest, content)
+        except UsageError:
+            return False
+        return True
+
+    def including(self, *names: str) -> Loader:
+        """Return the same stream, whose batches also hold these optional fields.
+
+        Raises:
+            UsageError: the data set has no such field, or the augmentations leave none.
+        """
+        names = tuple(name for name in names if name not in self.row_spec)
+        if not names:
+            return self
+        other = copy.copy(self)
+        other.__dict__.pop("_plain", None)
+        other._content = dataclasses.replace(self._content, include=(*self._content.include, *names))
+        other._arguments = {**self._arguments, "include": other._content.include}
+        assembler = Assembler(self.manifest, other._content)
+        other.row_spec, other.on_grid = assembler.spec, assembler.on_grid
+        check_memory(other.spec, other.batch_size)
+        split_bytes = SPLIT_BYTES_FOR_CROPS if self._content.augmentations else NEVER_SPLIT_BYTES
+        other._filler = other._filler_of(assembler, split_bytes, self._filler.skipped)
+        return other
+
+    def with_probability(self, kind: type[Combination], probability: float) -> Loader:
+        """Return the same stream, whose augmentations of a kind that have a `probability` are applied with this one."""
+        changed = [
+            dataclasses.replace(one, probability=probability)  # type: ignore[type-var]
+            if isinstance(one, kind) and hasattr(one, "probability")
+            else one
+            for one in self._content.augmentations
+        ]
+        other = Loader(**{**self._arguments, "augment": changed})
+        return other.by_epoch() if self._sampler.pads_epochs else other
 
     def of_slab(self, slab: Ranges) -> Loader:
         """Return the same stream with a part of each image and label; see `Stream.of_slab`."""

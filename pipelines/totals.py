@@ -170,7 +170,8 @@ class Totals:
     def _take_labels(self, reference: SourceExample) -> None:
         self.has_label |= reference.label is not None or reference.labels is not None
         labels = [*reference.classes, *[box.label for box in reference.boxes or ()]]
-        for label in [*labels, *[name for name, _ in reference.class_masks]]:
+        masks = (*reference.class_masks, *(reference.class_runs or ()))
+        for label in [*labels, *[name for name, _ in masks]]:
             self.labels[label] += 1
             self.first_sources.setdefault(label, reference.source)
 

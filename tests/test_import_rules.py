@@ -49,7 +49,10 @@ MAY_IMPORT_PACKAGES: dict[str, dict[str, str]] = {
     "pipelines": dict.fromkeys(("numpy", "cv2", "apache_beam"), ANYWHERE),
     "loader": {
         **dict.fromkeys(("numpy", "cv2", "simplejpeg"), ANYWHERE),
-        **dict.fromkeys(("tensorflow", "jax", "ml_dtypes"), INSIDE_FUNCTIONS),
+        **dict.fromkeys(
+            ("tensorflow", "jax", "ml_dtypes", "torch", "monai", "keras", "blosc2", "rfdetr"),
+            INSIDE_FUNCTIONS,
+        ),
     },
     "trainer": {
         **dict.fromkeys(("numpy", "jax", "flax", "optax", "orbax", "scipy"), ANYWHERE),
@@ -65,6 +68,14 @@ ONLY_IN_FILES = {
     ("prep", "pyarrow"): {"prep/sources/parquet.py"},
     ("loader", "tensorflow"): {"loader/stream.py", "loader/assemble.py", "loader/device/ops.py"},
     ("loader", "jax"): {"loader/mesh_batches.py", "loader/dataset.py", "loader/device/ops.py"},
+    ("loader", "torch"): {
+        f"loader/forms/{name}_form.py"
+        for name in ("torchvision", "ultralytics", "rf_detr", "monai", "nnunet")
+    },
+    ("loader", "blosc2"): {"loader/forms/nnunet_cases.py"},
+    ("loader", "rfdetr"): {"loader/forms/rf_detr_form.py"},
+    ("loader", "monai"): {"loader/forms/monai_form.py"},
+    ("loader", "keras"): {"loader/forms/keras_form.py"},
     ("trainer", "orbax"): {"trainer/checkpoint.py"},
     ("trainer", "scipy"): {"trainer/metrics.py"},
     ("trainer", "pycocotools"): {"trainer/metrics.py"},
@@ -492,6 +503,7 @@ MAY_OPEN = {
     ("inspection/html/page.py", ".read_text"): _PACKAGE,
     ("inspection/html/run_gallery.py", "numpy.load"): _MEMORY,
     ("inspection/html/run_gallery.py", "zipfile.ZipFile"): _MEMORY,
+    ("loader/forms/nnunet_cases.py", "numpy.load"): _MEMORY,
     ("pipelines/lease.py", ".read_text"): _MACHINE,
     (
         "pipelines/beam_options.py",

@@ -28,7 +28,16 @@ import boto3
 for path in Path("cards").rglob("*.*"):
     boto3.client("s3").upload_file(str(path), "bucket", str(path))
 """
-LIBRARIES = {"grain_loader": "grain", "torch_dataloader": "torch"}
+LIBRARIES = {
+    "grain_loader": "grain",
+    "torch_dataloader": "torch",
+    "torchvision_detection": "torchvision",
+    "keras_without_tensorflow": "keras",
+    "monai_unet": "monai",
+    "nnunet_trainer": "nnunetv2",
+    "rf_detr_trainer": "rfdetr",
+    "ultralytics_trainer": "ultralytics",
+}
 
 
 def run(code: str, folder: Path) -> None:

@@ -116,6 +116,21 @@ SCALED_DECODE_KERNEL = "antialias"
 """Kernel before which a JPEG may be decoded at a smaller scale, to 8 bits; TensorFlow's kernels need every pixel."""
 
 
+def with_frame(
+    recipe: Recipe, reference: SourceExample, files: SourceFiles, reserve: ReserveMemory
+) -> SourceFiles:
+    """Return the files of a picture, which has one more file if it is a frame of a video."""
+    if reference.video_frame is None:
+        return files
+    from halofeed.prep.formats.clip.frame_pictures import FrameFiles
+    from halofeed.prep.formats.clip.opened_clip import FrameOptions
+
+    stored = {"channels": 3, "dtype": "uint8", "may_be_uint16": False}
+    picture = copy_options(ReadOptions, recipe, background=recipe.backdrop(), **stored)
+    # A video with missing frames still has those that are asked for.
+    return FrameFiles(files, reference, FrameOptions(picture=picture, incomplete="keep", reserve=reserve))
+
+
 @dataclass(frozen=True, kw_only=True)
 class PictureConverter:
     """Converter of references and bytes into records, for one recipe and one label map."""
@@ -137,6 +152,7 @@ class PictureConverter:
     ) -> tuple[Record, ...]:
         """Return the record of one source; raise SourceError where it cannot be converted."""
         reserve = reserve or self.recipe.reserve_alone()
+        files = with_frame(self.recipe, reference, files, reserve)
         label, notes, classes = read_picture_labels(self.recipe, self.labels, reference, files, reserve)
         reference = dataclasses.replace(reference, notes=(*reference.notes, *notes))
         return (self.convert(reference, files.read(reference.source), label, reserve, classes),)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar, Literal, cast
@@ -40,11 +41,13 @@ SCAN = "scan"
 INTERPOLATIONS = ("linear", "cubic")
 """Interpolations of volumes, the default first."""
 _WINDOW_EXAMPLES = {"hu": "-160,240", "percentiles": "0.5,99.5"}
+VOTES = ("majority", "staple")
+"""Values of `several_masks` that make one label of several readings; keys of `halofeed.prep.voxels.votes.RULES`."""
 FLAWS = tuple(name.replace("_", "-") for name in reading_options.FLAW_FIELDS)
 _PICTURES_ALSO = "without --depth; add that for volumes, or leave it out for pictures"
 VOLUMES = Need("--depth", lambda recipe: recipe.depth is not None, why=_PICTURES_ALSO)
 _SERIES = (VOLUMES, of_layouts("dicom", "csv", "jsonl"))
-_PATTERNS = of_layouts("pairs", "class-masks", "bids", "dicom")
+_PATTERNS = of_layouts("pairs", "class-masks", "object-masks", "bids", "dicom")
 _FITTED = Need(
     "--depth, or --fit tiles for pictures",
     lambda recipe: recipe.depth is not None or recipe.fit == "tiles",
@@ -136,6 +139,12 @@ class VolumeOptions:
         choices=("hu", "any"),
         needs=(VOLUMES, Need("--window or --window-hu", lambda recipe: recipe.fixed_window() is not None)),
     )
+    offset_hu: float = option(
+        0.0,
+        "CT in files that do not state their unit: number that is added to each value and gives Hounsfield units, e.g. "
+        "-1024 for values stored as HU + 1024; use --offset-hu=-1024. Scans of one channel",
+        omitted=True,
+    )
     window_percentiles: tuple[float, ...] = option(
         (),
         "a separate window for each scan, e.g. 0.5,99.5 of the values above its smallest one (MR); tiles: for each "
@@ -158,9 +167,10 @@ class VolumeOptions:
     )
     channel_grid: str = option(
         "refuse",
-        "a further channel on another grid than the first (PET and CT, ADC and T2) is refused, or resampled onto the "
-        "first one's grid by linear interpolation; voxels that it does not cover get its smallest value",
-        choices=("refuse", "resample"),
+        "refuse: a further channel on another grid than the first (PET and CT, ADC and T2) is refused; resample: it is "
+        "brought onto the first one's grid by linear interpolation (few whole numbers in areas, as labels: nearest "
+        "voxel), and voxels that it does not cover get its background; resample:NAME takes the grid of another "
+        "channel: the part of its file's name that others lack, e.g. resample:CT, or its number from 0",
         omitted=True,
     )
     mask_grid_tolerance: float = option(
@@ -186,9 +196,28 @@ class VolumeOptions:
     )
     several_masks: str = option(
         "refuse",
-        "pairs, dicom: several label files (SEGs, RTSTRUCTs) of one image are refused, or merged in order of name",
-        choices=("refuse", "merge"),
-        needs=of_layouts("pairs", "dicom"),
+        "several label files (SEGs, RTSTRUCTs) of one image are refused, or merged in order of name, as those of a "
+        "table are; volumes: readings of the same structures become one label: majority takes the class of most files, "
+        "staple weighs files by their agreement (STAPLE); a tie is background",
+        choices=("refuse", "merge", "majority", "staple"),
+        needs=of_layouts("pairs", "dicom", "csv", "jsonl"),
+    )
+    scan_box_units: str = option(
+        "auto",
+        "scan-boxes: unit of the boxes: voxels (continuous, x along the file's fastest axis), mm-ras (to the right, "
+        "anterior and superior, as in NIfTI) or mm-lps (left, posterior, superior, as in DICOM and ITK); auto takes "
+        "the only one in which they lie in their scans",
+        choices=("auto", "voxels", "mm-ras", "mm-lps"),
+        needs=of_layouts("scan-boxes"),
+        omitted="auto",
+    )
+    min_readers: int = option(
+        1,
+        "LIDC: a nodule that fewer readers outlined is flagged as ignored (is_crowd), so that it is neither learned "
+        "nor counted as background; --boxes-crowd drop leaves it out",
+        least=1,
+        needs=of_layouts("lidc"),
+        omitted=1,
     )
     refuse_flaws: tuple[str, ...] = option(
         (), f"DICOM: refuse a series with any of these flaws instead of correcting it: {', '.join(FLAWS)}"
@@ -279,8 +308,9 @@ class VolumeOptions:
     )
     array_spacing_mm: tuple[float, ...] = option(
         (),
-        "NumPy arrays (.npy, .npz) are volumes [depth, height, width] with this voxel size, e.g. 2.5,0.8,0.8; they are "
-        "without an orientation, see --unoriented",
+        "NumPy arrays (.npy, .npz) are volumes [depth, height, width] with this voxel size, e.g. 2.5,0.8,0.8, and so "
+        "are stacks of TIFF pages without a JSON file of their spacing; they are without an orientation, see "
+        "--unoriented",
         omitted=True,
     )
     max_voxels: int = option(
@@ -324,7 +354,8 @@ class VolumeOptions:
     classes: tuple[str, ...] = option(
         (),
         "the classes to keep, by name (label images: or value), in the order of their ids (a --label-map gives other "
-        "ids); objects, pictures, pixels and voxels of all others are left out",
+        "ids); objects, pictures, pixels and voxels of all others are left out. A name may be a pattern, e.g. 'GTV*', "
+        "which keeps each class that fits, or a code of a SEG or RTSTRUCT, e.g. SCT:10200004",
         brief="the classes to keep, by name or value",
         group=SOURCE,
         needs=(),
@@ -332,8 +363,9 @@ class VolumeOptions:
     map_classes: tuple[str, ...] = option(
         (),
         "replace classes of the source, by name (label images: or value): FROM=TO, e.g. 'car=vehicle,bus=vehicle' or "
-        "'left kidney=kidney,BODY=background,500=liver', or 1..300=cell for a range of values; background leaves a "
-        "class out, before overlaps are counted",
+        "'left kidney=kidney,BODY=background,500=liver', 'GTV*=tumor' for all that fit, SCT:10200004=liver for a code "
+        "(SCT:64033007+SCT:7771000 with a modifier), or 1..300=cell for a range of values; background leaves a class "
+        "out, before overlaps are counted",
         needs=(),
     )
     drop_classes: tuple[str, ...] = option(
@@ -342,11 +374,11 @@ class VolumeOptions:
         omitted=True,
         needs=(),
     )
-    emptied_pictures: Literal["negative", "left-out"] = option(
+    emptied_pictures: Literal["negative", "ignored", "left-out"] = option(
         "negative",
         "a picture whose objects --classes, --map-classes and --drop-classes all leave out becomes a picture without "
-        "objects, or has no record",
-        choices=("negative", "left-out"),
+        "objects, one with ignored regions in the place of its objects, or has no record",
+        choices=("negative", "ignored", "left-out"),
         omitted=True,
         needs=Need(
             "a choice of classes of objects or pictures, such as --classes",
@@ -413,9 +445,16 @@ class VolumeOptions:
                 not 0 <= self.mask_grid_tolerance < MAX_GRID_TOLERANCE_VOXELS,
                 f"--mask-grid-tolerance {self.mask_grid_tolerance:g}: expected a share of a voxel, 0 to below "
                 f"{MAX_GRID_TOLERANCE_VOXELS:g}; --mask-grid resample takes masks that lie further off",
-            )
+            ),
+            (
+                not re.fullmatch(r"refuse|resample(:.+)?", self.channel_grid),
+                f"--channel-grid {self.channel_grid}: expected refuse, resample, or resample:NAME such as resample:CT",
+            ),
         )
+        if not math.isfinite(self.offset_hu):
+            yield f"--offset-hu {self.offset_hu}: expected a number, such as --offset-hu=-1024"
         yield from self._scale_problems()
+        yield from self._vote_problems()
         yield from self._series_problems()
         if self.non_finite_value is not None and not math.isfinite(self.non_finite_value):
             yield f"--non-finite-value {self.non_finite_value}: expected a number"
@@ -467,6 +506,18 @@ class VolumeOptions:
                 "--normalize scan in place of both"
             )
         yield from refusal(self.fixed_standard, f"--normalize {self.normalize!r}: ")
+
+    def _vote_problems(self) -> Iterator[str]:
+        """Yield a message for a vote of masks that cannot be taken."""
+        if self.several_masks not in VOTES:
+            return
+        if self.depth is None:
+            yield f"--several-masks {self.several_masks}: masks of volumes are combined so; add --depth, or use merge"
+        if self.class_overlap == SETS:
+            yield (
+                f"--several-masks {self.several_masks} and --class-overlap channels: a vote gives each voxel one "
+                "class; leave one out"
+            )
 
     def _series_problems(self) -> Iterator[str]:
         """Yield a message for each wrong choice of DICOM series."""

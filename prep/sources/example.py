@@ -6,6 +6,7 @@ at most the first bytes of a header.
 
 from __future__ import annotations
 
+import hashlib
 import posixpath
 import re
 from collections.abc import Callable, Iterable, Iterator
@@ -58,6 +59,11 @@ class Box:
         lost_parts: number of parts of the object that are left out, because they have no area.
         corners: x, y, x, y, ... of its four corners in the order of the annotation, if the options keep them; () for an
             object without other corners than those of its box. `box_corners` gives those of both.
+        is_region: an ignored region, whose label says nothing. Layouts write one like an object, so that it gets the
+            units and the origin of the others, and `with_regions_apart` moves it to `SourceExample.ignored_regions`.
+        zmin, zmax: the same along the third axis of a volume; None for an object of a picture.
+        space: for a volume, what the coordinates are, see `halofeed.prep.geometry.volume_boxes.SPACES`.
+        instance: value of the object's voxels in `SourceExample.mask`, which then gives its box; None without one.
     """
 
     ymin: float
@@ -78,6 +84,19 @@ class Box:
     turned_share: float | None = None
     lost_parts: int = 0
     corners: tuple[float, ...] = ()
+    zmin: float | None = None
+    zmax: float | None = None
+    space: str | None = None
+    instance: int | None = None
+    is_region: bool = False
+
+
+IgnoredRegion = tuple[float, float, float, float]
+"""Edges ymin, xmin, ymax, xmax of a rectangle in the coordinates of boxes, which belongs to no class.
+
+Objects of any class inside of it may be missing from the annotations. Training and evaluation leave it out for every
+class, unlike an object with `is_crowd`, which is left out for its own class.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,6 +112,9 @@ class SourceExample:
         label: class name of a classification example.
         labels: class names of an example that may have several or none; `label` is then None.
         boxes: objects of a detection example, possibly empty; None for classification.
+        ignored_regions: rectangles of a detection example in which objects of any class may lack annotation.
+        video_frame: (path of a video, number of a frame from 0) of a picture that is a frame; `source` then names it,
+            and is no file.
         declared_size: (height, width) in the annotations, either before or after the EXIF orientation is
             applied: the converter compares both.
         grid: "stored" or "displayed" if other pictures prove which of them the annotations of all pictures use.
@@ -103,8 +125,10 @@ class SourceExample:
             too, None means an example for prediction only.
         more_masks: segmentation: further label files of the same image, to be merged with `mask`.
         class_masks: segmentation: (class name, file) if each class has its own mask.
+        class_runs: segmentation: (class name, run lengths in COCO's form) of each mask that the annotations hold; a
+            class may have several. () if the picture shows no class, and None if it has no such annotation.
         segments: segmentation: (id, value of its class) of each segment of `mask`, a picture whose colors are the ids
-            R + 256 G + 65536 B; () if the values of `mask` are classes.
+            R + 256 G + 65536 B, or a volume that numbers objects; () if the values of `mask` are classes.
         members: sorted files of a DICOM series; () for an image that is the file `source`.
         volume: for a DICOM series with several scans: number of this scan from 1, number of scans, and
             the difference between them. `members` are the files of this scan, or of all scans if they share a file.
@@ -131,6 +155,8 @@ class SourceExample:
     label: str | None = None
     labels: tuple[str, ...] | None = None
     boxes: tuple[Box, ...] | None = None
+    ignored_regions: tuple[IgnoredRegion, ...] = ()
+    video_frame: tuple[str, int] | None = None
     declared_size: tuple[int, int] | None = None
     grid: str | None = None
     normalized: bool = False
@@ -139,6 +165,7 @@ class SourceExample:
     mask: str | None = None
     more_masks: tuple[str, ...] = ()
     class_masks: tuple[tuple[str, str], ...] = ()
+    class_runs: tuple[tuple[str, Any], ...] | None = None
     segments: tuple[tuple[int, int], ...] = ()
     members: tuple[str, ...] = ()
     mask_members: tuple[tuple[str, tuple[str, ...]], ...] = ()
@@ -161,7 +188,9 @@ class SourceExample:
         ('ct.hdr', 'ct.img', 'seg.nii.gz')
         """
         # A shortcut for examples of one file, because a plan calls this for millions of examples.
-        if not (self.members or self.stored or self.is_labelled or self.channels or self.parts):
+        if not (
+            self.members or self.stored or self.is_labelled or self.channels or self.parts or self.video_frame
+        ):
             return volume_files(self.source)
         folders = dict(self.mask_members)
         named = (folders.get(path) or volume_files(path) for path in (*self.channels, *self.mask_paths))
@@ -169,6 +198,8 @@ class SourceExample:
 
     @property
     def _image_paths(self) -> tuple[str, ...]:
+        if self.video_frame is not None:
+            return (self.video_frame[0],)
         # The members of a stored series are in a file of the job, which adds them when it converts the series.
         return self.members or (() if self.stored else volume_files(self.source))
 
@@ -195,7 +226,7 @@ class SourceExample:
     @property
     def is_labelled(self) -> bool:
         """True if a segmentation example has labels; an example without labels is for prediction only."""
-        return self.mask is not None or bool(self.class_masks)
+        return self.mask is not None or bool(self.class_masks) or self.class_runs is not None
 
 
 def split_frames(example: SourceExample) -> Iterator[SourceExample]:
@@ -228,6 +259,18 @@ class FileSelection:
     takes: Callable[[str], bool] = is_image_name
     takes_scan: Callable[[str], bool] = is_scan_name
     complete: Callable[[SourceExample], SourceExample] = lambda example: example
+
+
+def frame_key(video: str, number: int) -> int:
+    """Return the key of a frame of a video: 43 bits of a hash of the path, and 20 bits of the number.
+
+    The keys of a video ascend, and a shard has its records by rising key. So its frames are decoded in their order.
+
+    >>> frame_key("a.mp4", 7) - frame_key("a.mp4", 5)
+    2
+    """
+    digest = hashlib.blake2b(video.encode("utf-8", "surrogateescape"), digest_size=8).digest()
+    return (int.from_bytes(digest, "big") >> 21 << 20) | (number & 0xFFFFF)
 
 
 def resolve_data_path(written: str, header: str) -> str | None:

@@ -109,7 +109,16 @@ VOLUMES: tuple[Case, ...] = (
             label_counts_are("C1__CT.nii.gz", *_BALLS),
         ),
         says=("different grids", "(?i)resampl"),
-        ends=True,
+    ),
+    Case(
+        folder="volumes_channels_on_other_grids",
+        words=f"{VOLUME} --channels 2 --dtype float32 --channel-grid resample:CT"
+        " --image-pattern imagesTr/{id}__{channel}.nii.gz --label-pattern labelsTr/{id}.nii.gz",
+        right=(
+            records_are(2),
+            image_channels_are("C1__CT.nii.gz", 2),
+            label_counts_are("C1__CT.nii.gz", *_BALLS),
+        ),
     ),
     Case(
         folder="volumes_dicom_changed_uids",
@@ -125,7 +134,7 @@ VOLUMES: tuple[Case, ...] = (
         folder="volumes_dicom_seg_and_rtstruct",
         words=f"{VOLUME} --classes GTV-1",
         right=(one_of(label_values_are("ct", {"GTV-1": 58}), label_values_are("ct", {"GTV-1": 168})),),
-        says=("several labels",),
+        says=("several labels", "--label-pattern.*the SEG", "majority or staple"),
         by_hand=(
             ByHand(
                 says="--layout csv",
@@ -133,6 +142,11 @@ VOLUMES: tuple[Case, ...] = (
                 words="--source {case}/t.csv --layout csv --task segmentation",
             ),
         ),
+    ),
+    Case(
+        folder="volumes_dicom_seg_and_rtstruct",
+        words=f"{VOLUME} --classes GTV* --label-pattern **/300-*/*.dcm",
+        right=(label_values_are("ct", {"GTV-1": 58}),),
     ),
     *(
         Case(
@@ -252,15 +266,12 @@ VOLUMES: tuple[Case, ...] = (
         folder="volumes_nnunet_tif3d",
         words=VOLUME,
         right=(records_are(2), label_counts_are("c0_0000.tif", *_BALLS)),
-        says=("(?i)tif", "NRRD|NIfTI|nii|nrrd"),
-        ends=True,
     ),
     Case(
         folder="volumes_nnunet_tif3d",
         words="--height 20 --width 24",
         right=(records_are(2), label_counts_are("c0_0000.tif", *_BALLS)),
-        says=("(?i)tif", "NRRD|NIfTI|nii|nrrd|--depth"),
-        ends=True,
+        says=("(?i)tif", "--depth 16 --height 20 --width 24"),
     ),
     Case(
         folder="volumes_parametric_map",

@@ -75,7 +75,7 @@ def open_frame_folder(files: SourceFiles, members: Sequence[str], options: Frame
         except SourceError as error:
             raise error.at(f"frame {path!r}") from error
 
-    def decode(indices: Sequence[int]) -> Iterator[RgbFrame]:
+    def decode(indices: Iterable[int]) -> Iterator[RgbFrame]:
         for index in indices:
             pixels = frame(paths[index])
             if pixels.shape[:2] != size:

@@ -140,6 +140,8 @@ DERIVATIONS, SOURCE_IMAGES = _mask_tags("SQ", 0x00089124, 0x00082112)
 (FRAME_OF_STRUCTURE,), (CONTOUR_KIND,) = _mask_tags("UI", 0x30060024), _mask_tags("CS", 0x30060042)
 STRUCTURE_NUMBER, CONTOURS_OF, POINT_COUNT = _mask_tags("IS", 0x30060022, 0x30060084, 0x30060046)
 (CONTOUR_DATA,) = _mask_tags("DS", 0x30060050)
+(CODING_SCHEME,), (OBSERVATIONS,) = _mask_tags("SH", 0x00080102), _mask_tags("SQ", 0x30060080)
+STRUCTURE_CODES, PROPERTY_CODES, MODIFIER_CODES = _mask_tags("SQ", 0x30060086, 0x0062000F, 0x00620011)
 
 PICTURE_VRS: dict[int, str] = dict(HEADER_VRS)
 """The elements that are read of a single picture: those of `HEADER_VRS`, and what its display needs."""

@@ -25,6 +25,7 @@ from rle.rle import decode_segment
 from halofeed.prep.formats.dicom import headers
 from halofeed.prep.formats.dicom.header_fields import PixelFormat
 from halofeed.prep.formats.dicom.headers import PixelLocation
+from halofeed.prep.formats.dicom.jpeg_xl import JPEG_XL, decode_jpeg_xl, jpeg_xl_size
 from halofeed.system.errors import SourceError
 from halofeed.system.wording import plural
 
@@ -39,6 +40,7 @@ PLUGINS: Mapping[str, tuple[str, str]] = {
             ("JPEG lossless", "gdcm"): (57, 70),
             ("JPEG-LS", "pyjpegls"): (80, 81),
             ("JPEG 2000", "pylibjpeg"): (90, 91, 201, 202, 203),
+            (JPEG_XL, "imagecodecs"): (110, 111, 112),
         }.items()
         for number in numbers
     },
@@ -388,6 +390,12 @@ def _decode(
         color: Photometric Interpretation; YBR_FULL and YBR_FULL_422 are converted to RGB, except for RLE.
     """
     codec, plugin = PLUGINS[syntax]
+    if codec == JPEG_XL:
+        decoded = _decode_jpeg_xl(frame, stored)
+        header = Codestream(
+            size=stored.size, components=1, precision=8 * decoded.dtype.itemsize, signed=False
+        )
+        return decoded, header
     header = _check_codestream(frame, codec, stored)
     if codec == "RLE":
         planes = decode_rle(frame, stored.word_bytes * stored.samples, stored.size, stored.samples)
@@ -426,6 +434,23 @@ def _decode(
     if array.shape != (stored.size if stored.samples == 1 else (*stored.size, stored.samples)):
         raise damaged_pixels(f"{codec}: decoded to {array.shape}")
     return np.asarray(array), header
+
+
+def _decode_jpeg_xl(frame: bytes, stored: PixelFormat) -> NDArray[Any]:
+    # JPEG XL has no signed integers, and how writers store them as unsigned ones is not known from any file.
+    if stored.signed or stored.bits_allocated > 16 or stored.samples > 1:
+        sign = "signed " if stored.signed else ""
+        detail = f"{JPEG_XL} of {stored.samples} x {sign}{stored.bits_allocated} bits"
+        raise frame_error("transfer syntax is not supported", detail)
+    size = jpeg_xl_size(frame)
+    if size != stored.size:
+        rows, columns = stored.size
+        found = "no header" if size is None else f"a header of {size[0]} x {size[1]} pixels"
+        raise damaged_pixels(f"{JPEG_XL}: {found}, expected {rows} x {columns}")
+    decoded = decode_jpeg_xl(frame)
+    if decoded.shape != stored.size or decoded.dtype != np.dtype(f"u{stored.bits_allocated // 8}"):
+        raise damaged_pixels(f"{JPEG_XL}: decoded to {decoded.dtype} {decoded.shape}")
+    return decoded
 
 
 class FrameReader:
