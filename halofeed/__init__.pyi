@@ -79,6 +79,8 @@ def convert(
     box_units: Literal['auto', 'pixels', 'normalized'] = 'auto',
     box_form: Literal['auto', 'corners', 'corner-size', 'center-size'] = 'auto',
     ignore_columns: Sequence[str | int] = (),
+    column: Sequence[str | int] = (),
+    class_marks: Sequence[str | int] = (),
     annotation_grid: Literal['auto', 'stored', 'displayed'] = 'auto',
     split_folders: Literal['auto', 'yes', 'no'] = 'auto',
     folders_are_classes: bool = False,
@@ -249,6 +251,13 @@ def convert(
             x,y, then width,height); auto accepts columns whose names are unambiguous, and refuses others.
         ignore_columns: tables and COCO: columns or keys to ignore that would be refused because they may hold boxes
             or outlines; rotation (COCO, VOC, CVAT, Label Studio): use boxes as they are before their rotation.
+        column: tables: the column, key or feature that has a meaning, as MEANING=COLUMN, e.g.
+            label=fine_label,image=isic_id; meanings: image, label, split, group, id, width, height, xmin, ymin, xmax,
+            ymax, x, y, w, h, bbox, objects, area, is_crowd, difficult, truncated, occluded, group_of, corners.
+            Several columns as label are a class each.
+        class_marks: tables with a column for each class: what a value in these columns means, as yes=VALUE, no=VALUE
+            or reject=VALUE (the picture is left out), e.g. no=-1,reject=blank; default: 1 is yes and 0 is no; -1 is
+            no where no column holds 0; blank is no where all hold blank or 1.
         annotation_grid: pictures with an EXIF orientation: whether boxes and label images refer to the pixels as the
             file stores them or to the picture as displayed; auto decides by declared sizes and the tool's own way,
             and warns where nothing shows it.
@@ -535,6 +544,8 @@ def dry_run(
     box_units: Literal['auto', 'pixels', 'normalized'] = 'auto',
     box_form: Literal['auto', 'corners', 'corner-size', 'center-size'] = 'auto',
     ignore_columns: Sequence[str | int] = (),
+    column: Sequence[str | int] = (),
+    class_marks: Sequence[str | int] = (),
     annotation_grid: Literal['auto', 'stored', 'displayed'] = 'auto',
     split_folders: Literal['auto', 'yes', 'no'] = 'auto',
     folders_are_classes: bool = False,
@@ -704,6 +715,13 @@ def dry_run(
             x,y, then width,height); auto accepts columns whose names are unambiguous, and refuses others.
         ignore_columns: tables and COCO: columns or keys to ignore that would be refused because they may hold boxes
             or outlines; rotation (COCO, VOC, CVAT, Label Studio): use boxes as they are before their rotation.
+        column: tables: the column, key or feature that has a meaning, as MEANING=COLUMN, e.g.
+            label=fine_label,image=isic_id; meanings: image, label, split, group, id, width, height, xmin, ymin, xmax,
+            ymax, x, y, w, h, bbox, objects, area, is_crowd, difficult, truncated, occluded, group_of, corners.
+            Several columns as label are a class each.
+        class_marks: tables with a column for each class: what a value in these columns means, as yes=VALUE, no=VALUE
+            or reject=VALUE (the picture is left out), e.g. no=-1,reject=blank; default: 1 is yes and 0 is no; -1 is
+            no where no column holds 0; blank is no where all hold blank or 1.
         annotation_grid: pictures with an EXIF orientation: whether boxes and label images refer to the pixels as the
             file stores them or to the picture as displayed; auto decides by declared sizes and the tool's own way,
             and warns where nothing shows it.

@@ -23,6 +23,7 @@ from halofeed.inspection.export_volumes import check_complete_scans, stored_scan
 from halofeed.prep.formats.volume.nifti import nifti_bytes
 from halofeed.schemas.croissant import (
     MARK,
+    array_of,
     class_records,
     croissant_text,
     field_source,
@@ -287,6 +288,8 @@ _ABOUT = {
 }
 
 
+_INNER_LENGTHS = {"bbox": 4, "corners": 8}
+"""Number of values of each object in a column with a list of lists."""
 _CROISSANT_TYPES = {"Image": "ImageObject", "Nifti": "MediaObject"}
 
 
@@ -308,9 +311,12 @@ def _croissant_fields(record: str, features: Mapping[str, Any], column: str = ""
             continue
         is_file, more = feature["_type"] in _FILE_TYPES, {}
         path = "bytes" if is_file else name if column else ""
-        # A list of lists, such as boxes, is one repeated field of its innermost values.
+        # A list of lists, such as boxes, is one array of its innermost values.
+        depth = 0
         while feature["_type"] == "Sequence":
-            feature, more = feature["feature"], {"repeated": True}
+            feature, depth = feature["feature"], depth + 1
+        if depth:
+            more = array_of("-1" if depth == 1 else f"-1,{_INNER_LENGTHS[name]}")
         kind = _CROISSANT_TYPES.get(
             feature["_type"], "Float" if feature.get("dtype") == "float64" else "Integer"
         )

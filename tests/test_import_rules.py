@@ -50,7 +50,8 @@ MAY_IMPORT_PACKAGES: dict[str, dict[str, str]] = {
     "loader": {
         **dict.fromkeys(("numpy", "cv2", "simplejpeg"), ANYWHERE),
         **dict.fromkeys(
-            ("tensorflow", "jax", "ml_dtypes", "torch", "monai", "keras", "blosc2"), INSIDE_FUNCTIONS
+            ("tensorflow", "jax", "ml_dtypes", "torch", "monai", "keras", "blosc2", "rfdetr"),
+            INSIDE_FUNCTIONS,
         ),
     },
     "trainer": {
@@ -72,6 +73,7 @@ ONLY_IN_FILES = {
         for name in ("torchvision", "ultralytics", "rf_detr", "monai", "nnunet")
     },
     ("loader", "blosc2"): {"loader/forms/nnunet_cases.py"},
+    ("loader", "rfdetr"): {"loader/forms/rf_detr_form.py"},
     ("loader", "monai"): {"loader/forms/monai_form.py"},
     ("loader", "keras"): {"loader/forms/keras_form.py"},
     ("trainer", "orbax"): {"trainer/checkpoint.py"},

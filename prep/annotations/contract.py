@@ -73,6 +73,8 @@ class LayoutOptions:
     min_readers: int = 1
     box_form: str = "auto"
     ignore_columns: tuple[str, ...] = ()
+    column: tuple[str, ...] = ()
+    class_marks: tuple[str, ...] = ()
     annotation_grid: str = "auto"
     image_sets: tuple[str, ...] = ()
     voc_images: str = "auto"

@@ -13,7 +13,14 @@ from functools import partial
 from posixpath import basename, splitext
 
 from halofeed.prep.annotations.box_lists import is_list_of_boxes
-from halofeed.prep.annotations.columns import CORNERS, SPELLINGS, has_columns
+from halofeed.prep.annotations.columns import (
+    CORNERS,
+    FILE_NAMES,
+    LABEL_NAMES,
+    SPELLINGS,
+    has_columns,
+    normalize_name,
+)
 from halofeed.prep.annotations.contract import is_split_name
 from halofeed.prep.annotations.dicom_evidence import PICTURE, find_dicom, hint_of_dicom, images_of
 from halofeed.prep.annotations.flagged_boxes import may_hold_flagged_boxes
@@ -78,6 +85,12 @@ _MARKS: Mapping[str, tuple[tuple[str, str | None, tuple[str, ...]], ...]] = {
                 r'|"result"\s*:\s*\[.*"(from|to)_name"\s*:',
             ),
         ),
+        # Exports of halofeed describe files that another layout reads as they are.
+        (
+            "Croissant",
+            "croissant",
+            (r'"(dct:)?conformsTo"\s*:[^}]*mlcommons\.org/croissant/', "^(?!.*written by halofeed)"),
+        ),
         ("BDD100K's, or Scalabel's", "bdd100k", (r'"(box2d|poly2d)"\s*:',)),
         ("SageMaker's", "sagemaker", ('"class_id"', '"image_size"', '"left"')),
         ("Datumaro's", "datumaro", (r'"dm_format_version"\s*:|"categories"\s*:.*"items"\s*:\s*\[',)),
@@ -126,7 +139,7 @@ _FOREIGN_FILES = tuple(
         (
             "a picture of a format that is not read",
             _CONVERT,
-            r".*\.(heic|heif|avif|jxl|jp2|j2k|svg|psd|xcf|tga|exr|hdr|ico|eps)",
+            r".*\.(jp2|j2k|svg|psd|xcf|tga|exr|hdr|ico|eps)",
         ),
         ("a raw picture of a camera", _CONVERT, r".*\.(cr[23w]|nef|nrw|arw|srf|dng|raf|orf|rw2|pef|raw)"),
         (
@@ -183,8 +196,11 @@ _CONTAINERS = {
     "tar": ("a tar file, as WebDataset has them", "webdataset"),
     "parquet": ("a Parquet file, as Hugging Face publishes pictures", "jsonl"),
     "tfrecord": ("a TFRecord file", "tfrecord"),
+    "array_record": ("an ArrayRecord file, as TFDS and Grain write them", "tfrecord"),
 }
 """Description of each kind of container file, and the layout that reads it."""
+_MARKS_OF_CLASSES = frozenset(("", "0", "0.0", "1", "1.0", "-1", "-1.0", "true", "false"))
+"""Cells of columns that are a class each, see `class_marks`."""
 _LABEL_IDS = ("_labelIds.png", "_labelTrainIds.png")
 """Ends of the names of label images that the scripts of Cityscapes draw."""
 _IMAGE_FOLDER = re.compile(r"((?:JPEG)?images?|imgs?)(tr|ts)?", re.IGNORECASE)
@@ -438,7 +454,7 @@ class _TableHead:
         if not lines:
             return None
         columns = [cell.strip().strip('"').lower() for cell in lines[0].split(",")]
-        second = [cell.strip() for line in lines[1:] for cell in line.split(",")]
+        second = [cell.strip().lower() for line in lines[1:] for cell in line.split(",")]
         return cls(line=lines[0], columns=columns, second=second)
 
     @property
@@ -452,8 +468,14 @@ class _TableHead:
     def is_one_hot(self) -> bool:
         """Return whether columns of 0 and 1 follow the file's name, as in the files of Roboflow."""
         marks = self.second[1:]
-        is_beside_name = self.columns[0] == "filename" and len(marks) == len(self.columns) - 1 > 0
-        return is_beside_name and set(marks) <= {"0", "1"} and "class" not in self.columns
+        titles = {normalize_name(column) for column in self.columns}
+        is_beside_name = (
+            normalize_name(self.columns[0]) in FILE_NAMES and len(marks) == len(self.columns) - 1 > 1
+        )
+        # Nothing alone may be a column of masks, and one mark decides nothing about a table with a class.
+        return (
+            is_beside_name and _MARKS_OF_CLASSES.issuperset(marks) and any(marks) and not titles & LABEL_NAMES
+        )
 
     @property
     def lacks_classes(self) -> bool:

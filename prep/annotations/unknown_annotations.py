@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Callable, Collection, Sequence
 from posixpath import basename, splitext
 
@@ -103,11 +104,13 @@ def _describe_table(path: str, text: str, pictures: Collection[str]) -> Hint | N
         # Paths may be those of another machine.
         cells = [basename(row[number].replace("\\", "/")) for row in rows if len(row) > number]
         if cells and all(cell in pictures for cell in cells):
+            image = shlex.quote(f"image={column}")
             fix = (
-                "rename it to filename, and that of the classes to class; corners of boxes in pixels are xmin, ymin, "
-                "xmax, ymax; then take --layout csv"
+                f"take --layout csv --column {image}, with label=COLUMN for that of the classes; corners of boxes in "
+                "pixels are xmin=COLUMN and so on"
             )
-            return Hint(what=f"{path} is a table whose column {column!r} names pictures", fix=fix)
+            what = f"{path} is a table whose column {column!r} names pictures"
+            return Hint(what=what, layouts=("csv",), fix=fix)
     return None
 
 

@@ -153,7 +153,11 @@ LAYOUTS: dict[str, Layout] = {
         _of_documents(json_tools.SUPERVISELY),
         _of_documents(box_lines.WIDER),
         replace(_of_documents(visdrone.VISDRONE), list_labels=visdrone.list_labels),
-        replace(_of_documents(visdrone_video.VISDRONE_VIDEO), list_labels=visdrone.list_labels),
+        replace(
+            _of_documents(visdrone_video.VISDRONE_VIDEO),
+            list_references=visdrone_video.list_references,
+            list_labels=visdrone.list_labels,
+        ),
         replace(_of_documents(mot.MOT), list_references=mot.list_references),
         _of_documents(crowdhuman.CROWDHUMAN),
         _of_documents(bdd100k.BDD100K),
@@ -218,6 +222,14 @@ LAYOUTS: dict[str, Layout] = {
             list_labels=partial(image_table.list_labels, "webdataset"),
             label_values=partial(image_table.label_values, "webdataset"),
             has_containers=True,
+            keeps=("corners", "occluded", "group_of"),
+        ),
+        Layout(
+            name="croissant",
+            tasks=_ALL,
+            summary="Croissant 1.0 or 1.1: a record set whose fields name pictures in files, tables or Parquet",
+            list_references=partial(image_table.list_references, "croissant"),
+            takes_volumes=False,
             keeps=("corners", "occluded", "group_of"),
         ),
         Layout(

@@ -33,6 +33,14 @@ from halofeed.system.errors import AnnotationsError, UsageError
 from halofeed.system.wording import plural
 
 _TABLES = frozenset(("csv", "jsonl"))
+_COLUMN_LAYOUTS = {
+    "csv": (".csv", ".tsv"),
+    "jsonl": (".jsonl", ".ndjson", ".parquet"),
+    "tfrecord": (".tfrecord",),
+    "webdataset": (".tar",),
+    "croissant": (),
+}
+"""Layouts of tables, whose columns the user may name, and usual ends of their files' names."""
 _SERIES = "dicom"
 _SHARES = {"folders": 0.9}
 """Least share of inputs with labels; folders of pictures are in many projects, so nearly all files must be pictures."""
@@ -86,6 +94,8 @@ def detect_layout(
         annotations=annotations, images=images, annotation_file=annotation_file, options_of=options_of
     )
     hints = list(find_hints(annotations, annotation_file))
+    if (table := _by_columns(source, hints)) is not None:
+        return table
     if _names_each_slice(source, hints):
         hints = [hint for hint in hints if hint.layouts != (_SERIES,)]
     if (shown := _by_content(hints, annotations.root)) is not None:
@@ -96,6 +106,50 @@ def detect_layout(
         return DetectedLayout(name=extension, reason=f"{annotation_file} is a table by its name")
     candidates = next((hint.layouts for hint in hints if hint.layouts), None)
     return _by_listing(source, candidates or (*_BY_NAMES, *_metadata_layout(annotations)), hints)
+
+
+def _by_columns(source: _Source, hints: Sequence[Hint]) -> DetectedLayout | None:
+    """Return the layout of the tables of a source whose columns the user names; None where none are named.
+
+    Raises:
+        AnnotationsError: the source has several kinds of tables.
+    """
+    if not any(_options_or_none(source, name).column for name in _COLUMN_LAYOUTS):
+        return None
+    shown = {hint.layouts[0]: hint for hint in reversed(hints) if len(hint.layouts) == 1}
+    certain = {name: hint.what for name, hint in shown.items() if name in _COLUMN_LAYOUTS}
+    found = certain or _tables_by_names(source)
+    if not found:
+        raise AnnotationsError(
+            f"{source.annotations.root}: --column names columns of a table, and the source has none in CSV, JSONL, "
+            "Parquet, TFRecord or tar files; leave it out"
+        )
+    if len(found) > 1:
+        listed = "; ".join(found.values())
+        raise AnnotationsError(
+            f"{source.annotations.root}: tables of several kinds: {listed}. Choose {_choices(found)}"
+        )
+    ((name, what),) = found.items()
+    return DetectedLayout(name=name, reason=f"{what}, whose columns are named")
+
+
+def _options_or_none(source: _Source, name: str) -> LayoutOptions:
+    """Return the user's options for a layout, or the defaults where they do not fit it."""
+    try:
+        return source.options_of(name)
+    except UsageError:
+        return LayoutOptions()
+
+
+def _tables_by_names(source: _Source) -> dict[str, str]:
+    """Return the layout of each kind of table in a source with a description, by the names of its files."""
+    named = source.annotation_file
+    found: dict[str, str] = {}
+    for path in [named] if named else source.annotations.sizes():
+        for name, endings in _COLUMN_LAYOUTS.items():
+            if endings and path.lower().endswith(endings):
+                found.setdefault(name, f"{path} is a table by its name")
+    return found
 
 
 def _names_each_slice(source: _Source, hints: Sequence[Hint]) -> bool:
@@ -120,6 +174,9 @@ def _by_content(hints: Sequence[Hint], root: str) -> DetectedLayout | None:
     certain = {hint.layouts[0]: hint for hint in reversed(hints) if len(hint.layouts) == 1}
     # A table beside the files of a tool is usually made from them.
     certain = {name: hint for name, hint in certain.items() if name not in _TABLES} or certain
+    # A description in Croissant is often beside the files that it describes.
+    if len(certain) > 1:
+        certain.pop("croissant", None)
     beneath = {_SCANS_OF[name] for name in certain if name in _SCANS_OF}
     certain = {name: hint for name, hint in certain.items() if name not in beneath}
     # One folder with the exports of two tools: either would be a guess.
@@ -246,6 +303,9 @@ def _no_layout_message(
         found = shown or several_labels(images, list(images.sizes()))
         others = f"; {found}" if found else ""
         head = f"its files show no layout{others}; name one of {', '.join(LAYOUTS)} with --layout"
+    # A table that names pictures may lack one word, which its layout's own message tells.
+    if not tables and shown and (names := _tables_by_names(source)):
+        trials = [_try_layout(source, name) for name in names if name in _TABLES] + list(trials)
     lines = [f"  {trial.name}: {trial.reason}" for trial in trials if not trial.fits]
     for text in [f"; {hint}" for hint in (*hints, shown) if hint]:  # once is enough
         lines = [line.replace(text, "") for line in lines]

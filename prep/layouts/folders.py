@@ -136,7 +136,7 @@ def summarize(paths: Iterable[str], options: LayoutOptions) -> FolderSummary:
     for path in filter(options.takes, paths):
         folder = path.rpartition("/")[0]
         seen.firsts.setdefault(folder, path)
-        # A folder of HEIC files alone is a class without a single usable image.
+        # A folder of JPEG 2000 files alone is a class without a single usable image.
         if folder not in seen.classes and not path.lower().endswith(UNREAD_EXTENSIONS):
             seen.classes[folder] = path
         seen.count += 1
@@ -366,7 +366,7 @@ def _example(path: str, first_is_split: bool, options: LayoutOptions) -> SourceE
     # Pictures beside the class folders are samples or previews of a set.
     elif not folders:
         problem = ("selection", "image lies in no class folder", "")
-    # AVIF, HEIC, JPEG 2000 and JPEG XL: images for certain, which are not decoded here.
+    # JPEG 2000: images for certain, which are not decoded here.
     elif is_unread:
         extension = splitext(path)[1].lower()
         problem = ("decode", "format not supported", f"{extension}; convert it to JPEG or PNG first")

@@ -14,8 +14,10 @@ from dataclasses import dataclass
 from types import UnionType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
+from halofeed.prep.annotations.class_marks import parse_class_marks
 from halofeed.prep.annotations.contract import LayoutOptions
 from halofeed.prep.annotations.splits import compile_group_pattern
+from halofeed.prep.annotations.stated_columns import parse_columns
 from halofeed.prep.layouts import LAYOUTS
 from halofeed.prep.options.kind_rules import CLIP_RULES, PICTURE_RULES, VOLUME_RULES, KindRules
 from halofeed.prep.options.option import (
@@ -80,6 +82,9 @@ class Recipe(RecipeOptions):
                 "--class-separator: expected a text, none or auto, got an empty one",
             ),
             (unknown, f"--keep {','.join(unknown)}: expected some of {', '.join(OPTIONAL_ATTRIBUTES)}"),
+        )
+        found += refusal(lambda: parse_columns(self.column)) + refusal(
+            lambda: parse_class_marks(self.class_marks)
         )
         if (pattern := self.group_pattern) is not None:
             found += refusal(lambda: compile_group_pattern(pattern))

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from halofeed.prep.annotations.columns import BOX_FORMS
+from halofeed.prep.annotations.stated_columns import MEANINGS
 from halofeed.prep.formats.clip.frame_choice import INCOMPLETE_CLIP_CHOICES, SHORT_CLIP_CHOICES, FrameChoice
 from halofeed.prep.geometry.resize import KERNEL_NAMES
 from halofeed.prep.options.option import OUTPUT, RUNNING, SHAPE, SOURCE, Need, of_layouts, option, refusal
@@ -19,12 +20,13 @@ from halofeed.system.memory import PICTURES_MIB, VOLUMES_MIB
 DEFAULT_JPEG_QUALITY = 95
 _TOOL_LAYOUTS = ("labelme", "cvat", "createml", "kitti", "via", "supervisely")
 """Layouts of annotation tools that write boxes in pixels."""
-_BOX_FORMS = of_layouts("csv", "jsonl", "webdataset", "coco", "voc", *_TOOL_LAYOUTS)
+_BOX_FORMS = of_layouts("csv", "jsonl", "webdataset", "croissant", "coco", "voc", *_TOOL_LAYOUTS)
+_TABLES = of_layouts("csv", "jsonl", "tfrecord", "webdataset", "croissant")
 _BOXES = Need("a layout with boxes and --task detection", lambda recipe: recipe.may_hold_boxes())
 _CLASS_TABLES = Need(
-    "--layout csv, jsonl, tfrecord or webdataset and --task classification",
+    "--layout csv, jsonl, tfrecord, webdataset or croissant and --task classification",
     lambda recipe: (
-        recipe.layout in ("csv", "jsonl", "tfrecord", "webdataset")
+        recipe.layout in ("csv", "jsonl", "tfrecord", "webdataset", "croissant")
         and recipe.task in (None, "classification")
     ),
 )
@@ -168,6 +170,22 @@ class RecipeOptions(ClipOptions, VolumeOptions, TileOptions):
         "tables and COCO: columns or keys to ignore that would be refused because they may hold boxes or outlines; "
         "rotation (COCO, VOC, CVAT, Label Studio): use boxes as they are before their rotation",
         needs=of_layouts("csv", "jsonl", "webdataset", "coco", "voc", "cvat", "label-studio", "run-lengths"),
+    )
+    column: tuple[str, ...] = option(
+        (),
+        "tables: the column, key or feature that has a meaning, as MEANING=COLUMN, e.g. "
+        "label=fine_label,image=isic_id; meanings: "
+        f"{', '.join(MEANINGS)}. Several columns as label are a class each",
+        needs=_TABLES,
+        omitted=(),
+    )
+    class_marks: tuple[str, ...] = option(
+        (),
+        "tables with a column for each class: what a value in these columns means, as yes=VALUE, no=VALUE or "
+        "reject=VALUE (the picture is left out), e.g. no=-1,reject=blank; default: 1 is yes and 0 is no; -1 is no "
+        "where no column holds 0; blank is no where all hold blank or 1",
+        needs=_CLASS_TABLES,
+        omitted=(),
     )
     annotation_grid: str = option(
         "auto",

@@ -30,6 +30,7 @@ DICOM_PICTURE_EXTENSIONS = (".dcm", ".dicom", ".ima")
 """Extensions of DICOM files, which are pictures where nothing shows that they are slices of a volume."""
 STILL_EXTENSIONS = (
     *(".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".tif", ".tiff", ".bmp", ".gif"),
+    *(".avif", ".heic", ".heif", ".hif", ".jxl"),
     *(".btf", ".tf2", ".tf8", ".svs", ".ndpi", ".scn", ".qptiff"),  # BigTIFF, and TIFF of slide scanners
 )
 """Extensions of the formats that hold nothing but pictures."""
@@ -37,7 +38,7 @@ IMAGE_EXTENSIONS = (*STILL_EXTENSIONS, *DICOM_PICTURE_EXTENSIONS)
 _IMAGE_EXTENSIONS = frozenset(IMAGE_EXTENSIONS)
 VIDEO_EXTENSIONS = (".mp4", ".m4v", ".mov", ".3gp", ".avi", ".webm", ".mkv")
 """Extensions of the containers that `halofeed.prep.formats.clip.clip_formats` reads."""
-UNREAD_EXTENSIONS = (".avif", ".heic", ".heif", ".jp2", ".j2k", ".jxl")
+UNREAD_EXTENSIONS = (".jp2", ".j2k")
 """Extensions of unsupported picture formats. To skip such a file is a failure, not a choice."""
 _TEXT_EXTENSIONS = (
     *(".txt", ".md", ".rst", ".html", ".htm", ".pdf", ".json", ".jsonl", ".ndjson", ".csv", ".tsv", ".xml"),

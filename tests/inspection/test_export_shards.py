@@ -106,7 +106,8 @@ def test_mlcroissant_and_webdataset_read_every_picture(tmp_path, test_data, task
         drawn = [Drawn(**vars(one) | {"key": f"../a.b/{one.key}.c"}) for one in draw(task)]
         terms |= {"resize": "fixed-shape", "pad_value": [0]}
     data = write_dataset(tmp_path / "d", drawn, task=task, recipe=terms) if drawn else Path(done.folder)
-    assert croissant.Dataset(str(data / "croissant.json")).metadata.file_sets
+    described = croissant.Dataset(str(data / "croissant.json")).metadata
+    assert described.file_sets and described.ctx.conforms_to.value.endswith("/1.1")
     for to in ("parquet", "folders")[: 1 + (task == "classification")]:
         export(data, to, tmp_path / to)
         read = croissant.Dataset(str(tmp_path / to / "croissant.json"))

@@ -96,12 +96,16 @@ EXCEPTIONS: dict[str, str] = {
     "prep/layouts/detect.py: its files show no layout{}; name one of {} with --layout": OF_LAYOUTS,
     **dict.fromkeys(
         (
+            "prep/layouts/sagemaker.py: line {}: take --layout pairs with --label-colors '{}' on the downloaded",
             f"{UNKNOWN}: write what it says into a table with the columns filename,class for",
-            f"{UNKNOWN}: rename it to filename, and that of the classes to class; corners of",
+            f"{UNKNOWN}: take --layout csv --column {{}}, with label=COLUMN for that of the classes;",
             "prep/annotations/suggest_patterns.py: by name and content, none of its {}, such as {}, is the label of",
             "prep/layouts/coco.py: {} has classes of images, and {} has objects; name one of the two with",
         ),
         "only the user can write the table, the list or the choice of files",
+    ),
+    "prep/annotations/tfrecord_rows.py: {}: several features are classes: {}; name one of them, such as": (
+        "tests/prep/layouts/test_named_columns.py types it"
     ),
     **dict.fromkeys(
         (
@@ -135,6 +139,16 @@ EXCEPTIONS: dict[str, str] = {
             "pipelines/declared_sizes.py: {}; {}. The sizes in the annotations show it. Nothing was committed.",
         ),
         "tests/pipelines/test_losses.py, tests/test_cases.py or tests/pipelines/test_boxes.py types it",
+    ),
+    **dict.fromkeys(
+        (
+            "prep/layouts/bdd100k.py: classes without boxes, such as lanes and areas, left out: {}; --classes",
+            "prep/layouts/cityscapes.py: {}: no file ends in _labelIds.png or _labelTrainIds.png; draw label",
+            "prep/layouts/cityscapes.py: {}: no file ends in _polygons.json, which has the objects; take --task",
+            "prep/layouts/cityscapes.py: {} of areas left out, whose classes have no single objects in",
+            "pipelines/planned_classes.py: halofeed convert: {}: pixels of these values are ignored and are no",
+        ),
+        "tests/prep/layouts/test_layout_bdd100k.py or test_layout_cityscapes.py types it",
     ),
     **dict.fromkeys(
         (
@@ -368,6 +382,14 @@ EXCEPTIONS: dict[str, str] = {
         "it needs a detector of tiles; tests/trainer/test_whole_pictures.py writes GeoJSON of one"
     ),
     "trainer/train.py: step {}: the loss is {}; lower --learning-rate {}, or look for a broken": "by trial alone",
+    **dict.fromkeys(
+        (
+            "pipelines/commit.py: {} of {} lie outside of the static shape and are in no record; take",
+            "schemas/findings.py: Convert with --fit tiles, a larger --depth, --height and --width, or",
+            "prep/options/kind_rules.py: --depth --task detection: boxes in volumes are read from --layout {};",
+        ),
+        "tests/test_scan_boxes_end_to_end.py and tests/mistakes/scan_box_advice.py type it",
+    ),
     "loader/contact_sheet.py: --k:{};--on:{}": "These are two colors of a style sheet, and no options.",
 }
 """Texts whose suggestion is not typed here, each with the reason."""

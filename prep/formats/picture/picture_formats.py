@@ -11,7 +11,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from halofeed.prep.formats.dicom.headers import is_dicom
+from halofeed.prep.formats.picture.avif import open_avif
 from halofeed.prep.formats.picture.gif_webp_bmp import open_bmp, open_gif, open_webp
+from halofeed.prep.formats.picture.heic import open_heic
 from halofeed.prep.formats.picture.image import (
     BLOCK_PIXELS,
     DecodedImage,
@@ -29,12 +31,24 @@ from halofeed.prep.formats.picture.image import (
     levels_of,
 )
 from halofeed.prep.formats.picture.jpeg import open_jpeg
+from halofeed.prep.formats.picture.jpeg_xl import CONTAINER, open_jpeg_xl
 from halofeed.prep.formats.picture.png import open_png
 from halofeed.prep.formats.picture.tiff import open_tiff
 from halofeed.prep.geometry.resize import displayed_size
 from halofeed.prep.sources.files import POINTERS
 from halofeed.prep.voxels.encoded_image import PNG_SIGNATURE, START_OF_IMAGE
 from halofeed.system.errors import SourceError
+
+_HEVC_BRANDS = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx")
+_ANY_BRANDS = (b"mif1", b"msf1")
+
+
+def open_heif(data: bytes) -> OpenedImage:
+    """Open a file of the format HEIF, whose brands say whether its pictures are AV1 or HEVC."""
+    brands = data[8 : int.from_bytes(data[:4], "big")]
+    # The general brands are those of both (ISO 23008-12, 10.2; AVIF, 6).
+    is_avif = data[8:12] in _ANY_BRANDS and any(brand in brands for brand in (b"avif", b"avis"))
+    return (open_avif if is_avif else open_heic)(data)
 
 
 def _open_dicom(data: bytes) -> OpenedImage:
@@ -57,6 +71,9 @@ FORMATS: dict[str, tuple[tuple[bytes, ...], Callable[[bytes], OpenedImage]]] = {
     "tiff": ((b"II*\0", b"MM\0*", b"II+\0", b"MM\0+"), open_tiff),
     "gif": ((b"GIF87a", b"GIF89a"), open_gif),
     "bmp": ((b"BM",), open_bmp),
+    "avif": ((b"....ftypavif", b"....ftypavis"), open_avif),
+    "heic": (tuple(b"....ftyp" + brand for brand in (*_HEVC_BRANDS, *_ANY_BRANDS)), open_heif),
+    "jxl": ((b"\xff\x0a", CONTAINER), open_jpeg_xl),
     "dicom": ((b"." * 128 + b"DICM",), _open_dicom),
 }
 
@@ -65,9 +82,7 @@ FIRST_OF_SEVERAL = "first of several frames"
 # Formats that people keep in image folders and that halofeed cannot read. The error message names them.
 UNSUPPORTED_PICTURES = {
     "a PNG picture with a damaged signature": (b"\x89PNG", b".PNG\r\n"),
-    "an AVIF or HEIC picture": (b"....ftypavif", b"....ftypheic", b"....ftypheix", b"....ftypmif1"),
     "a JPEG 2000 picture": (b"\0\0\0\x0cjP  ", b"\xff\x4f\xff\x51"),
-    "a JPEG XL picture": (b"\xff\x0a", b"\0\0\0\x0cJXL "),
     "a Photoshop document": (b"8BPS",),
     "a PDF document": (b"%PDF",),
     "a PostScript document": (b"%!PS",),

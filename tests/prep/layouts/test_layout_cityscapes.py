@@ -47,6 +47,18 @@ def test_ids_keep_their_numbers_and_those_that_are_not_evaluated_are_ignored(tmp
     assert {value: name for value, name in names.items() if value} == evaluated
     assert np.array_equal(stored, np.where(np.isin(values, [*evaluated]), values, ignored))
     assert "9 parking" in capsys.readouterr().err
+    mapped = run_convert(
+        tmp_path / "in",
+        tmp_path / "one",
+        layout="cityscapes",
+        height=4,
+        width=9,
+        map_classes=("parking=parking",),
+    )
+    names, ignored, stored = labels_of(mapped.folder)
+    parking = {name: value for value, name in names.items()}["parking"]
+    assert set(names.values()) == {"background", "parking", *evaluated.values()}
+    assert np.array_equal(stored == parking, values == 9) and (stored[values == 4] == ignored).all()
     chosen = run_convert(
         tmp_path / "in", tmp_path / "two", layout="cityscapes", height=4, width=9, classes=("parking", "road")
     )
