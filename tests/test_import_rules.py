@@ -37,7 +37,7 @@ MAY_IMPORT_PACKAGES: dict[str, dict[str, str]] = {
     "prep": {
         **dict.fromkeys(("numpy", "PIL", "cv2", "simplejpeg", "isal", "rle", "nibabel", "pydicom"), ANYWHERE),
         **dict.fromkeys(
-            ("regex", "yaml", "pyarrow", "h5py", "tifffile", "imagecodecs", "pyproj", "pyvips"),
+            ("regex", "yaml", "pyarrow", "h5py", "tifffile", "imagecodecs", "pyproj", "pyvips", "zstandard"),
             INSIDE_FUNCTIONS,
         ),
     },
@@ -93,11 +93,18 @@ ONLY_IN_FILES = {
         "prep/formats/region/slide_headers.py",
         *(f"prep/formats/dicom/{name}.py" for name in ("headers", "sop_classes", "pixels")),
     },
-    ("prep", "tifffile"): {f"prep/formats/region/tiff_{part}.py" for part in ("blocks", "regions")},
-    ("prep", "imagecodecs"): {
-        f"prep/formats/region/{name}.py"
-        for name in ("tiff_blocks", "tiff_regions", "png_rows", "slide_regions")
+    ("prep", "tifffile"): {
+        f"prep/formats/{name}.py"
+        for name in ("region/tiff_blocks", "region/tiff_regions", "volume/tiff_stack")
     },
+    ("prep", "imagecodecs"): {
+        *("prep/formats/volume/tiff_stack.py", "prep/formats/dicom/jpeg_xl.py"),
+        *(
+            f"prep/formats/region/{name}.py"
+            for name in ("tiff_blocks", "tiff_regions", "png_rows", "slide_regions")
+        ),
+    },
+    ("prep", "zstandard"): {"prep/formats/volume/streams.py"},
     ("prep", "pyvips"): {"prep/formats/region/jpeg_rows.py"},
     ("prep", "rle"): {"prep/formats/dicom/pixels.py"},
     ("pipelines", "apache_beam"): {
