@@ -25,6 +25,7 @@ from halofeed.loader import Rotate90 as Rotate90
 from halofeed.loader import ScaleJitter as ScaleJitter
 from halofeed.loader import SsdRandomCrop as SsdRandomCrop
 from halofeed.loader import join_id as join_id
+from halofeed.loader.forms.keras_form import keras_batches as keras_batches
 from halofeed.pipelines.run_counts import ConversionSummary as ConversionSummary
 from halofeed.schemas.partition import Partition as Partition
 from halofeed.trainer.mesh import constrain as constrain
