@@ -504,7 +504,6 @@ MAY_OPEN = {
     ("inspection/html/run_gallery.py", "numpy.load"): _MEMORY,
     ("inspection/html/run_gallery.py", "zipfile.ZipFile"): _MEMORY,
     ("loader/forms/nnunet_cases.py", ".open"): _LIBRARY,
-    ("loader/forms/nnunet_cases.py", "numpy.load"): _MEMORY,
     ("pipelines/lease.py", ".read_text"): _MACHINE,
     (
         "pipelines/beam_options.py",
