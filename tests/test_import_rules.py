@@ -516,7 +516,7 @@ MAY_OPEN = {
     ("inspection/html/page.py", ".read_text"): _PACKAGE,
     ("inspection/html/run_gallery.py", "numpy.load"): _MEMORY,
     ("inspection/html/run_gallery.py", "zipfile.ZipFile"): _MEMORY,
-    ("loader/forms/nnunet_cases.py", "numpy.load"): _MEMORY,
+    ("loader/forms/nnunet_cases.py", ".open"): _LIBRARY,
     ("pipelines/lease.py", ".read_text"): _MACHINE,
     (
         "pipelines/beam_options.py",
