@@ -211,6 +211,21 @@ def read_with_label_studio(config: str, folder: str) -> Objects:
     return found
 
 
+def read_brushes(folder: Path) -> Objects:
+    """Return the boxes around the pixels with alpha, as Label Studio's converter unpacks brushes."""
+    from label_studio_sdk.converter.brush import decode_rle
+
+    found: Objects = {}
+    for task in json.loads((folder / "project.json").read_text()):
+        objects = found.setdefault(Path(task["data"]["image"]).stem, [])
+        for one in task["annotations"][0]["result"]:
+            pixels = decode_rle(one["value"]["rle"]).reshape(one["original_height"], one["original_width"], 4)
+            rows, columns = np.nonzero(pixels[..., 3])
+            edges = columns.min(), rows.min(), columns.max() + 1, rows.max() + 1
+            objects.append([one["value"]["brushlabels"][0], *map(int, edges)])
+    return found
+
+
 def read_with_supervisely(_: None, folder: str) -> Objects:
     """Return the objects of a project of Supervisely; its boxes include their last row and column."""
     import supervisely
@@ -854,6 +869,102 @@ def _drawn_masks(work: Path, boxes: Mapping[str, Sequence[Sequence[int]]]) -> It
     yield "Penn-Fudan", Case(folder=work / "pedestrians", layout="pascal-text", reader="json", form=people)
 
 
+def masks_and_frames(work: Path) -> Iterator[tuple[str, Case]]:
+    """Write `WRITTEN` as run lengths, as brushes, and as boxes of the frames of sequences."""
+    pictures = {
+        name: [(label, _rectangle(*map(int, sides))) for label, *sides in found]
+        for name, found in WRITTEN.items()
+    }
+    rows = [(name, label, _runs(mask)) for name, found in pictures.items() for label, mask in found]
+    rows += [(name, "", "") for name, found in pictures.items() if not found]
+    _draw(folder := work / "run-lengths", *(f"{name}.png" for name in WRITTEN))
+    text = "".join(f"{name}.png,{label},{runs}\n" for name, label, runs in rows)
+    (folder / "train.csv").write_text(f"ImageId,class,EncodedPixels\n{text}")
+    yield "run lengths", Case(folder=folder, layout="run-lengths", reader="json", form=WRITTEN)
+
+    width, height = SIZE
+    size = f'width="{width}" height="{height}"'
+    shapes = "".join(
+        f'<mask label="{label}" rle="0, {(right - left) * (bottom - top)}" left="{left}" top="{top}" '
+        f'width="{right - left}" height="{bottom - top}"/>'
+        for label, left, top, right, bottom in WRITTEN["a"]
+    )
+    _draw(folder := work / "brushes", "a.png")
+    (folder / "a.xml").write_text(f'<annotations><image name="a.png" {size}>{shapes}</image></annotations>')
+    only = {"a": WRITTEN["a"]}
+    yield "CVAT, brushes", Case(folder=folder, layout="cvat", reader="json", form=only)
+
+    _draw(folder := work / "label_studio_brushes", "a.png")
+    results = [
+        {
+            "type": "brushlabels",
+            "original_width": width,
+            "original_height": height,
+            "value": {"format": "rle", "rle": _packed(mask), "brushlabels": [label]},
+        }
+        for label, mask in pictures["a"]
+    ]
+    task = {"data": {"image": "a.png"}, "annotations": [{"result": results}]}
+    (folder / "project.json").write_text(json.dumps([task]))
+    yield (
+        "Label Studio, brushes",
+        Case(folder=folder, layout="label-studio", reader="label_studio_sdk", form=""),
+    )
+
+    _draw(folder := work / "mot/img1", *(f"00000{number}.jpg" for number in (1, 2)))
+    (folder.parent / "gt").mkdir()
+    lines = [
+        f"1,{number},{left + 0.5},{top},{right - left},{bottom - top},1,{number},1\n"
+        for number, (_, left, top, right, bottom) in enumerate(WRITTEN["a"], start=1)
+    ]
+    (folder.parent / "gt/gt.txt").write_text("".join(lines))
+    (folder.parent / "gt/labels.txt").write_text("cat\ndog\n")
+    yield "MOT challenge", Case(folder=folder.parent, layout="mot", form="mot_seq")
+
+    frames = {"frame_000000": 0, "frame_000001": 1, "frame_000002": 2}
+    _draw(folder := work / "key_frames", *(f"{name}.png" for name in frames))
+    corners = ("xtl", "ytl", "xbr", "ybr")
+    keys = "".join(
+        f'<box frame="{number}" outside="0" '
+        + " ".join(f'{key}="{side + 4 * number}"' for key, side in zip(corners, (10, 8, 40, 30), strict=True))
+        + "/>"
+        for number in (0, 2)
+    )
+    meta = "<meta><task><start_frame>0</start_frame><stop_frame>2</stop_frame></task></meta>"
+    (folder / "a.xml").write_text(f'<annotations>{meta}<track label="car">{keys}</track></annotations>')
+    moved = {name: [["car", *(side + 4 * n for side in (10, 8, 40, 30))]] for name, n in frames.items()}
+    yield "CVAT, key frames", Case(folder=folder, layout="cvat", reader="json", form=moved)
+
+    _draw(folder := work / "visdrone_video/sequences/v1", "0000001.jpg", "0000002.jpg")
+    (folder.parents[1] / "annotations").mkdir()
+    (folder.parents[1] / "annotations/v1.txt").write_text("1,0,10,8,30,22,1,4,0,0\n2,1,50,20,40,40,0,0,0,0\n")
+    form: Objects = {"0000001": [["car", 10, 8, 40, 30]], "0000002": [[REGION, 50, 20, 90, 60]]}
+    yield (
+        "VisDrone's videos",
+        Case(folder=folder.parents[1], layout="visdrone-video", reader=STATED, form=form),
+    )
+
+
+def _rectangle(left: int, top: int, right: int, bottom: int) -> NDArray[np.bool_]:
+    mask = np.zeros(SIZE[::-1], np.bool_)
+    mask[top:bottom, left:right] = True
+    return mask
+
+
+def _runs(mask: NDArray[np.bool_]) -> str:
+    """Return run lengths down the columns, from 1."""
+    edges = np.flatnonzero(np.diff(np.concatenate([[0], mask.T.ravel().astype(np.int8), [0]])))
+    return " ".join(f"{start + 1} {end - start}" for start, end in edges.reshape(-1, 2))
+
+
+def _packed(mask: NDArray[np.bool_]) -> list[int]:
+    """Return the four values of each pixel as Label Studio packs them, each pixel in a run of its own."""
+    bits = f"{4 * mask.size:032b}{7:05b}" + "".join(f"{length - 1:04b}" for length in (3, 4, 8, 16))
+    bits += "".join(f"100{3:03b}{255 * int(inside):08b}" for inside in mask.ravel())
+    bits += "0" * (-len(bits) % 8)
+    return [int(bits[at : at + 8], 2) for at in range(0, len(bits), 8)]
+
+
 def street_scenes(work: Path) -> Iterator[tuple[str, Case]]:
     """Write frames of BDD100K, with whole numbers and with fractions, polygons of Cityscapes, and Datumaro's JSON."""
     for name, shift, mend in (("BDD100K", 0, ""), ("BDD100K, fractions", 0.25, "last pixel")):
@@ -917,7 +1028,9 @@ READERS: dict[str, Callable[[Case], Objects]] = {
     ),
     "supervision": lambda case: read_with_supervision(case.form, str(case.folder)),
     "globox": lambda case: read_with_globox(case.form, str(case.folder)),
-    "label_studio_sdk": lambda case: read_with_label_studio(case.form, str(case.folder)),
+    "label_studio_sdk": lambda case: (
+        read_with_label_studio(case.form, str(case.folder)) if case.form else read_brushes(case.folder)
+    ),
     "supervisely": lambda case: read_with_supervisely(case.form, str(case.folder)),
     "labelme": lambda case: read_with_labelme(case.form, str(case.folder)),
     "SimpleITK": lambda case: read_with_simpleitk(case.form, str(case.folder)),
@@ -962,6 +1075,7 @@ def main() -> int:
             inputs(parsed.data, folder),
             drawn(folder),
             stated(folder),
+            masks_and_frames(folder),
             street_scenes(folder),
             volumes(folder),
         )

@@ -141,6 +141,14 @@ def object_problems(features: Decoded) -> Iterator[str]:
     beyond = ((objects.source_boxes < -1e-3) | (objects.source_boxes > np.tile(shape, 2) + 1e-3)).any(axis=1)
     for number in np.flatnonzero(beyond):
         yield f"image/object/source/bbox: box {number}: it lies outside of the source, which is {shape.tolist()}"
+    yield from _place_problems(objects, affine, source)
+
+
+def _place_problems(
+    objects: StoredObjects, affine: NDArray[np.float64], source: NDArray[np.float64]
+) -> Iterator[str]:
+    """Yield each box that is elsewhere than the affines put its box in the source."""
+    # The check of the affines reports those.
     if not (np.isfinite(affine).all() and np.isfinite(source).all()) or not np.linalg.det(affine[:3, :3]):
         return
     moved = map_boxes(np.linalg.solve(affine, source), objects.source_boxes)

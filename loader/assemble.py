@@ -483,8 +483,7 @@ class Assembler:
                 # Without augmentations, stored boxes keep their float32 values, relative to the padded picture.
                 shown = np.array(example.view.shape if self._augmentations else read.stored)
                 values = self._object_values(field, lists, example.objects, shown)
-                if example.objects.regions is not None:
-                    values = values[example.objects.is_region == (field.name in REGION_FIELDS)]
+                values = values[_are_regions(lists, example.objects) == (field.name in REGION_FIELDS)]
                 self._write_list(batch, row, field, values)
             elif field.encoding == "png_list":
                 self._write_masks(example, batch[field.name][row])
@@ -539,7 +538,7 @@ class Assembler:
             shown: sizes to which the objects are relative, int64 [row, axis].
         """
         objects, of_row = windows.objects, windows.object_rows
-        is_region = objects.is_region
+        is_region = _are_regions(lists, objects)
         places = {kind: _positions(of_row[is_region == kind], len(rows)) for kind in (False, True)}
         for field in (field for field in self._reader.lists if field.name in batch):
             is_of_field = is_region == (field.name in REGION_FIELDS)
@@ -627,6 +626,14 @@ class Assembler:
         height, width = example.view.shape
         for mask, source in zip(out, example.objects.masks, strict=False):
             copy_view(example.view, source, mask[:height, :width])
+
+
+def _are_regions(lists: ObjectLists, objects: Objects) -> NDArray[np.bool_]:
+    """Return which objects are ignored regions, bool [object].
+
+    The lists decide, since augmentations of a user may make `Objects` without `Objects.regions`.
+    """
+    return lists[REGIONS][objects.kept] if REGIONS in lists else np.zeros(len(objects.kept), np.bool_)
 
 
 def _positions(of_row: Integers, rows: int) -> tuple[Integers, Integers]:

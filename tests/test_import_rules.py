@@ -39,7 +39,7 @@ MAY_IMPORT_PACKAGES: dict[str, dict[str, str]] = {
         **dict.fromkeys(
             (
                 *("regex", "yaml", "pyarrow", "h5py", "tifffile", "imagecodecs", "pyproj", "pyvips"),
-                *("array_record", "pillow_heif"),
+                *("array_record", "pillow_heif", "zstandard"),
             ),
             INSIDE_FUNCTIONS,
         ),
@@ -53,7 +53,8 @@ MAY_IMPORT_PACKAGES: dict[str, dict[str, str]] = {
     "loader": {
         **dict.fromkeys(("numpy", "cv2", "simplejpeg"), ANYWHERE),
         **dict.fromkeys(
-            ("tensorflow", "jax", "ml_dtypes", "torch", "monai", "keras", "blosc2"), INSIDE_FUNCTIONS
+            ("tensorflow", "jax", "ml_dtypes", "torch", "monai", "keras", "blosc2", "rfdetr"),
+            INSIDE_FUNCTIONS,
         ),
     },
     "trainer": {
@@ -75,6 +76,7 @@ ONLY_IN_FILES = {
         for name in ("torchvision", "ultralytics", "rf_detr", "monai", "nnunet")
     },
     ("loader", "blosc2"): {"loader/forms/nnunet_cases.py"},
+    ("loader", "rfdetr"): {"loader/forms/rf_detr_form.py"},
     ("loader", "monai"): {"loader/forms/monai_form.py"},
     ("loader", "keras"): {"loader/forms/keras_form.py"},
     ("trainer", "orbax"): {"trainer/checkpoint.py"},
@@ -94,16 +96,21 @@ ONLY_IN_FILES = {
         "prep/formats/region/slide_headers.py",
         *(f"prep/formats/dicom/{name}.py" for name in ("headers", "sop_classes", "pixels")),
     },
-    ("prep", "tifffile"): {f"prep/formats/region/tiff_{part}.py" for part in ("blocks", "regions")},
+    ("prep", "tifffile"): {
+        f"prep/formats/{name}.py"
+        for name in ("region/tiff_blocks", "region/tiff_regions", "volume/tiff_stack")
+    },
     ("prep", "array_record"): {"prep/sources/array_records.py"},
     ("prep", "pillow_heif"): {"prep/formats/picture/heic.py"},
     ("prep", "imagecodecs"): {
+        *("prep/formats/volume/tiff_stack.py", "prep/formats/dicom/jpeg_xl.py"),
         *(
             f"prep/formats/region/{name}.py"
             for name in ("tiff_blocks", "tiff_regions", "png_rows", "slide_regions")
         ),
         *(f"prep/formats/picture/{name}.py" for name in ("avif", "deep_jpeg", "jxl")),
     },
+    ("prep", "zstandard"): {"prep/formats/volume/streams.py"},
     ("prep", "pyvips"): {"prep/formats/region/jpeg_rows.py"},
     ("prep", "rle"): {"prep/formats/dicom/pixels.py"},
     ("pipelines", "apache_beam"): {
@@ -509,7 +516,7 @@ MAY_OPEN = {
     ("inspection/html/page.py", ".read_text"): _PACKAGE,
     ("inspection/html/run_gallery.py", "numpy.load"): _MEMORY,
     ("inspection/html/run_gallery.py", "zipfile.ZipFile"): _MEMORY,
-    ("loader/forms/nnunet_cases.py", "numpy.load"): _MEMORY,
+    ("loader/forms/nnunet_cases.py", ".open"): _LIBRARY,
     ("pipelines/lease.py", ".read_text"): _MACHINE,
     (
         "pipelines/beam_options.py",

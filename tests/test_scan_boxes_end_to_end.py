@@ -263,6 +263,28 @@ def test_objects_that_a_crop_leaves_out_are_counted_and_listed(numbered, tmp_pat
     assert any(key.startswith("objects in no record") for key in statistics.findings)
 
 
+@pytest.mark.parametrize(
+    "cure",
+    [
+        {"fit": "tiles"},
+        {"depth": 40, "height": 40, "width": 40},
+        {"center": "label"},
+        {"on_loss": "warn"},
+    ],
+    ids=str,
+)
+def test_what_the_refusal_of_lost_objects_suggests_works(tmp_path, cure):
+    volume = (np.arange(24 * 40 * 36).reshape(24, 40, 36) % 999).astype(np.int16)
+    write_nifti(tmp_path / "source" / "a.nii.gz", volume, turned_affine(1))
+    header = ("scan", "xmin", "ymin", "zmin", "xmax", "ymax", "zmax")
+    write_table(tmp_path / "source" / "t.csv", header, [("a", 1, 1, 1, 4, 4, 4)] * 20)
+    crop = {"layout": "scan-boxes", "depth": 12, "height": 12, "width": 12}
+    with pytest.raises(JobError, match="20 of 20 objects lie"):
+        run_convert(tmp_path / "source", tmp_path / "refused", **crop)
+    done = run_convert(tmp_path / "source", tmp_path / "out", **(crop | cure))
+    assert done.manifest.splits["train"].records
+
+
 def test_tiles_flag_objects_that_they_show_too_little_of(numbered, tmp_path):
     tiles = {"fit": "tiles", "depth": 16, "height": 24, "width": 20}
     flagged = {}

@@ -12,7 +12,7 @@ from halofeed.prep.annotations.annotation_tools import FilePicture
 from halofeed.prep.annotations.contract import LayoutOptions
 from halofeed.prep.sources.file_names import is_image_name
 from halofeed.prep.sources.files import SourceFiles
-from halofeed.system.errors import SourceError
+from halofeed.system.errors import AnnotationsError, SourceError
 
 _LINE = re.compile(r"\s*\d+(\s*,\s*-?[\d.]+(?:[eE][-+]?\d+)?)+\s*,?\s*")
 _LAST_NUMBER = re.compile(r"(\d+)\D*$")
@@ -42,6 +42,15 @@ class FrameSequence:
     size: tuple[Any, Any] = (None, None)
     notes: tuple[str, ...] = ()
     fault: SourceError | None = None
+
+
+def refuse_single_file(annotation_file: str | None) -> None:
+    """Raise AnnotationsError for a named file, which does not tell where the frames of its sequence are."""
+    if annotation_file is not None:
+        raise AnnotationsError(
+            f"{annotation_file}: the frames of a sequence are in a folder beside that of its file; name the folder "
+            "above both with --source"
+        )
 
 
 def read_rows(data: bytes, values: Collection[int]) -> dict[int, list[list[str]]] | None:
@@ -93,7 +102,7 @@ def pictures_of_sequence(
     All frames are one group. With --frame-stride N, all but every N-th frame have a fault.
 
     Args:
-        files: files beside the annotations, among which the frames usually are.
+        files: files among which the frames are, in a folder of the same path.
         sequence: facts of the sequence.
         rows: objects of each frame.
         options: options of the layout.

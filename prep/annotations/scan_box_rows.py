@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from halofeed.prep.annotations.scan_box_columns import BoxForm
 from halofeed.prep.annotations.tables import TableRow
@@ -62,37 +63,40 @@ def read_box(row: TableRow, form: BoxForm, label: str) -> WrittenBox:
     Raises:
         SourceError: a cell is no finite number, a size is negative, or corners are exchanged.
     """
-    numbers = []
-    for column in form.columns:
-        try:
-            number = float(row.cell(column))
-        except ValueError as error:
-            detail = f"{row.place}: {column}: {row.cell(column)!r}"
-            raise SourceError("annotation", "coordinate of a box is no number", detail) from error
-        if not math.isfinite(number):
-            raise SourceError("annotation", "coordinate of a box is not finite", f"{row.place}: {column}")
-        numbers.append(number)
-    first, second = numbers[:3], numbers[3:]
-    if form.kind in ("diameter", "radius"):
-        half = [second[0] * (0.5 if form.kind == "diameter" else 1.0)] * 3
-    else:
-        half = [size / 2 for size in second]
-    if form.kind == "corners":
-        low, high = first, second
-    elif form.kind == "corner-size":
-        low, high = first, [a + b for a, b in zip(first, second, strict=True)]
-    else:
-        low = [a - b for a, b in zip(first, half, strict=True)]
-        high = [a + b for a, b in zip(first, half, strict=True)]
-    if any(a > b for a, b in zip(low, high, strict=True)):
+    numbers = [_number(row, column) for column in form.columns]
+    low, high = _CORNERS_OF[form.kind](np.array(numbers[:3]), np.array(numbers[3:]))
+    if (low > high).any():
         raise SourceError("annotation", "box is inverted", f"{row.place}: {', '.join(form.columns)}")
     return WrittenBox(
-        low=tuple(low),
-        high=tuple(high),
+        low=tuple(low.tolist()),
+        high=tuple(high.tolist()),
         is_sphere=form.kind in ("diameter", "radius"),
         label=label,
         is_ignored=row.cell("ignored").lower() in ("1", "true", "yes"),
     )
+
+
+def _number(row: TableRow, column: str) -> float:
+    """Return the finite number in a cell; raise SourceError if it is none."""
+    try:
+        number = float(row.cell(column))
+    except ValueError as error:
+        detail = f"{row.place}: {column}: {row.cell(column)!r}"
+        raise SourceError("annotation", "coordinate of a box is no number", detail) from error
+    if not math.isfinite(number):
+        raise SourceError("annotation", "coordinate of a box is not finite", f"{row.place}: {column}")
+    return number
+
+
+_Corner = NDArray[np.float64]
+_CORNERS_OF: Mapping[str, Callable[[_Corner, _Corner], tuple[_Corner, _Corner]]] = {
+    "corners": lambda low, high: (low, high),
+    "corner-size": lambda low, size: (low, low + size),
+    "center-size": lambda center, size: (center - size / 2, center + size / 2),
+    "diameter": lambda center, diameter: (center - diameter / 2, center + diameter / 2),
+    "radius": lambda center, radius: (center - radius, center + radius),
+}
+"""Functions from the first three numbers of a form and the others to the low and the high corner."""
 
 
 _MIN_SHARE: Final = 0.9

@@ -19,7 +19,8 @@ def detect_sequences(files: ListedFiles, paths: Sequence[str]) -> Hint | None:
         files: files of the source.
         paths: paths of all files except images.
     """
-    named = [path for path in paths if basename(path) == "gt.txt" and basename(dirname(path)) == "gt"]
+    # A file that the user names has no folder.
+    named = [path for path in paths if basename(path) == "gt.txt" and basename(dirname(path)) in ("gt", "")]
     for path, text in read_heads(files, named, ".txt"):
         if _holds(text, _MOT_LINE):
             return hint_of_layout(f"{path} is that of the MOT challenge", "mot")

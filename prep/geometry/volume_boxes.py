@@ -235,13 +235,15 @@ def boxes_of_instances(values: NDArray[Any]) -> dict[int, _Boxes]:
     >>> boxes_of_instances(np.array([[[0, 7, 7], [0, 0, 7]]]))[7].tolist()
     [0.0, 0.0, 1.0, 1.0, 2.0, 3.0]
     """
-    places = np.nonzero(values)
-    found = values[places]
-    order = np.argsort(found, kind="stable")
-    numbers, starts = np.unique(found[order], return_index=True)
-    if not len(numbers):
-        return {}
-    low = [np.minimum.reduceat(axis[order], starts) for axis in places]
-    high = [np.maximum.reduceat(axis[order], starts) + 1 for axis in places]
-    boxes = np.stack([*low, *high], axis=1).astype(np.float64)
-    return {int(number): box for number, box in zip(numbers, boxes, strict=True)}
+    found: dict[int, _Boxes] = {}
+    # Plane by plane: the places of all voxels of large objects would take 24 bytes each.
+    for depth, plane in enumerate(values):
+        rows, columns = np.nonzero(plane)
+        numbers, which = np.unique(plane[rows, columns], return_inverse=True)
+        for at, number in enumerate(numbers.tolist()):
+            inside = which == at
+            y, x = rows[inside], columns[inside]
+            box = np.array([depth, y.min(), x.min(), depth + 1, y.max() + 1, x.max() + 1], np.float64)
+            known = found.get(number, box)
+            found[number] = np.concatenate([np.minimum(known[:3], box[:3]), np.maximum(known[3:], box[3:])])
+    return dict(sorted(found.items()))

@@ -153,7 +153,11 @@ LAYOUTS: dict[str, Layout] = {
         _of_documents(json_tools.SUPERVISELY),
         _of_documents(box_lines.WIDER),
         replace(_of_documents(visdrone.VISDRONE), list_labels=visdrone.list_labels),
-        replace(_of_documents(visdrone_video.VISDRONE_VIDEO), list_labels=visdrone.list_labels),
+        replace(
+            _of_documents(visdrone_video.VISDRONE_VIDEO),
+            list_references=visdrone_video.list_references,
+            list_labels=visdrone.list_labels,
+        ),
         replace(_of_documents(mot.MOT), list_references=mot.list_references),
         _of_documents(crowdhuman.CROWDHUMAN),
         _of_documents(bdd100k.BDD100K),

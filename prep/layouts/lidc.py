@@ -32,7 +32,6 @@ from halofeed.prep.layouts.dicom import list_scans
 from halofeed.prep.sources.example import Box, SourceExample
 from halofeed.prep.sources.files import SourceFiles
 from halofeed.system.errors import AnnotationsError, SourceError
-from halofeed.system.wording import plural
 
 ROOT: Final = "LidcReadMessage"
 NODULE: Final = "nodule"
@@ -135,7 +134,7 @@ def _with_nodules(
     notes = ("marks that are no nodules (nonNodule) are left out",) if document.others else ()
     boxes = tuple(merge_readings(document.readings, options.min_readers))
     if options.min_readers > document.readers:
-        detail = f"{document.path}: {plural(document.readers, 'reader')}, --min-readers {options.min_readers}"
+        detail = f"{document.path}; take --min-readers {document.readers} or less"
         return replace(example, problem=("annotation", "document has too few readers", detail))
     return replace(example, boxes=boxes, notes=notes)
 
@@ -150,15 +149,11 @@ def merge_readings(readings: Sequence[NoduleReading], min_readers: int) -> Itera
     """
     for group in _connected(readings):
         large = [one for one in group if not one.is_small] or group
-        low, high = (
-            [median(getattr(one, end)[axis] for one in large) for axis in range(3)] for end in ("low", "high")
-        )
+        low, high = ([_median(large, end, axis) for axis in range(3)] for end in ("low", "high"))
         # The median of an even number of readers may lie between two slices: the box holds both.
-        positions = sorted({place for one in large for place in (one.low[0], one.high[0])})
+        positions = [place for one in large for place in (one.low[0], one.high[0])]
         low[0] = max(place for place in positions if place <= low[0] + _SLICE_MM)
         high[0] = min(place for place in positions if place >= high[0] - _SLICE_MM)
-        readers = len({one.reader for one in group})
-        is_small = 2 * sum(one.is_small for one in group) > len(group)
         yield Box(
             zmin=low[0],
             ymin=low[1],
@@ -167,9 +162,19 @@ def merge_readings(readings: Sequence[NoduleReading], min_readers: int) -> Itera
             ymax=high[1],
             xmax=high[2],
             label=NODULE,
-            is_crowd=is_small or readers < min_readers,
+            is_crowd=_is_ignored(group, min_readers),
             space="slices",
         )
+
+
+def _median(readings: Sequence[NoduleReading], end: str, axis: int) -> float:
+    return float(median(getattr(one, end)[axis] for one in readings))
+
+
+def _is_ignored(group: Sequence[NoduleReading], min_readers: int) -> bool:
+    """Return whether too few readers outlined a nodule, or most of them took it for smaller than 3 mm."""
+    is_small = 2 * sum(one.is_small for one in group) > len(group)
+    return is_small or len({one.reader for one in group}) < min_readers
 
 
 def _connected(readings: Sequence[NoduleReading]) -> list[list[NoduleReading]]:
@@ -228,28 +233,31 @@ def read_document(path: str, root: ElementTree.Element) -> Document:
 
 def _reading(nodule: ElementTree.Element, reader: int) -> NoduleReading | None:
     """Return the outline of a nodule; None for one whose outlines are all holes."""
-    slices: dict[float, list[NDArray[Any]]] = {}
-    points = 0
-    for roi in (one for one in nodule if _plain(one.tag) == "roi"):
-        edge = [
-            (_number(one, "yCoord"), _number(one, "xCoord")) for one in roi if _plain(one.tag) == "edgeMap"
-        ]
-        # An outline with inclusion FALSE is a hole in a nodule.
-        if (_text(roi, "inclusion") or "TRUE").strip().upper() != "TRUE" or not edge:
-            continue
-        points += len(edge)
-        slices.setdefault(_number(roi, "imageZposition"), []).append(np.array(edge))
-    if not slices:
+    found = [(_number(one, "imageZposition"), _edge(one)) for one in nodule if _is_outline(one)]
+    outlines = [(position, edge) for position, edge in found if len(edge)]
+    if not outlines:
         return None
-    outlines = [_inside(outline) for found in slices.values() for outline in found]
-    low = np.min([one[0] for one in outlines], axis=0)
-    high = np.max([one[1] for one in outlines], axis=0)
+    ends = [_inside(edge) for _, edge in outlines]
+    low = np.min([first for first, _ in ends], axis=0).tolist()
+    high = np.max([last for _, last in ends], axis=0).tolist()
+    positions = [position for position, _ in outlines]
     return NoduleReading(
         reader=reader,
-        low=(min(slices), float(low[0]), float(low[1])),
-        high=(max(slices), float(high[0]), float(high[1])),
-        is_small=points == 1,
+        low=(min(positions), low[0], low[1]),
+        high=(max(positions), high[0], high[1]),
+        is_small=sum(len(edge) for _, edge in outlines) == 1,
     )
+
+
+def _is_outline(element: ElementTree.Element) -> bool:
+    """Return whether an element is an outline; one with inclusion FALSE is a hole in a nodule."""
+    return _plain(element.tag) == "roi" and (_text(element, "inclusion") or "TRUE").upper() == "TRUE"
+
+
+def _edge(roi: ElementTree.Element) -> NDArray[np.float64]:
+    """Return the points of an outline, [n, 2] of y and x."""
+    points = [(_number(one, "yCoord"), _number(one, "xCoord")) for one in roi if _plain(one.tag) == "edgeMap"]
+    return np.array(points, np.float64).reshape(-1, 2)
 
 
 def _inside(outline: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:

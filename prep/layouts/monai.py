@@ -8,8 +8,9 @@ The form is that of the Medical Segmentation Decathlon, with a list of channels 
 file name. Paths are relative to the folder of the file or, as MONAI takes them from its `dataroot`, to the root of the
 source.
 
-Source: `load_decathlon_datalist` in monai/data/decathlon_datalist.py; `datafold_read` in monai/apps/auto3dseg/utils.py,
-which validates with the entries of one fold and trains on all others.
+Source: `load_decathlon_datalist` in monai/data/decathlon_datalist.py; `datafold_read` in MONAI's
+tutorial 3d_segmentation/swin_unetr_brats21_segmentation_3d.ipynb, which validates with the entries of one fold and
+trains on all others.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ from halofeed.prep.layouts.msd import (
     is_mac_metadata,
     named_values,
     read_json_object,
-    refuse_exchanged,
-    refuse_repeated,
+    reject_exchanged,
+    reject_repeated,
 )
 from halofeed.prep.sources.example import SourceExample
 from halofeed.prep.sources.file_names import find_annotated_file, iterate_scans
@@ -55,7 +56,7 @@ def list_references(
     entries = [*_entries(document)]
     has_folds = any("fold" in one.content for one in entries)
     listed = [_example(one, document, images, options, has_folds=has_folds) for one in entries]
-    listed = refuse_exchanged(refuse_repeated(listed), document.path)
+    listed = reject_exchanged(reject_repeated(listed), document.path)
     used = {path for example in listed for path in example.paths} | _named_paths(document, images)
     listed += [
         rejected_example(path, ("selection", f"file is not in {document.path}", ""))
@@ -82,7 +83,8 @@ def _find(annotations: SourceFiles) -> str:
     found = [path for path, text in read_heads(annotations, paths, ".json") if is_datalist(text)]
     if len(found) == 1:
         return found[0]
-    listed = f"found {', '.join(found[:5])}; name one with --annotations" if found else "found none"
+    listed = f"found {', '.join(found[:5])}; name one with --source, and its folder with --images"
+    listed = listed if found else "found none"
     raise AnnotationsError(
         f'{annotations.root}: expected one JSON file with "training": {_EXPECTED}; {listed}'
     )

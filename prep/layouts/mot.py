@@ -25,7 +25,12 @@ from typing import Final
 from halofeed.prep.annotations.annotation_tools import DocumentContent, DocumentFormat, Read, list_documents
 from halofeed.prep.annotations.contract import LayoutOptions, Listing
 from halofeed.prep.annotations.documents import read_limited
-from halofeed.prep.annotations.frame_rows import FrameSequence, pictures_of_sequence, read_rows
+from halofeed.prep.annotations.frame_rows import (
+    FrameSequence,
+    pictures_of_sequence,
+    read_rows,
+    refuse_single_file,
+)
 from halofeed.prep.annotations.written_boxes import numbers_of, rectangle_of, region_of
 from halofeed.prep.sources.example import Box
 from halofeed.prep.sources.files import SourceFiles
@@ -63,12 +68,15 @@ def list_references(
     annotations: SourceFiles, images: SourceFiles, annotation_file: str | None, options: LayoutOptions
 ) -> Listing:
     """Yield an example for every frame of the sequences; see `list_documents`."""
+    refuse_single_file(annotation_file)
     # The rows become boxes from 0 here, so that no later step shifts them.
-    form = replace(MOT, read_with=partial(_read_with, box_origin=options.box_origin))
+    form = replace(MOT, read_with=partial(_read_with, images=images, box_origin=options.box_origin))
     return list_documents(form, annotations, images, annotation_file, replace(options, box_origin=None))
 
 
-def _read_with(files: SourceFiles, options: LayoutOptions, box_origin: int | None = None) -> Read:
+def _read_with(
+    files: SourceFiles, options: LayoutOptions, images: SourceFiles, box_origin: int | None
+) -> Read:
     """Return the function that reads one gt.txt; it knows the sequences before, of which others may be copies."""
     first_of: dict[tuple[str, tuple[int | None, ...]], str] = {}
 
@@ -83,12 +91,12 @@ def _read_with(files: SourceFiles, options: LayoutOptions, box_origin: int | Non
         names = _text(files, posixpath.join(above, "gt", "labels.txt")).split("\n")
         names = [name.strip() for name in names if name.strip()]
         facts = _facts(files, posixpath.join(above, "seqinfo.ini"))
-        images = posixpath.join(above, facts.get("imdir", "img1"))
+        frames = posixpath.join(above, facts.get("imdir", "img1"))
         origin, why = _origin(rows, box_origin)
         fault = None
-        if rows and (frames := files.files_in(images)):
+        if rows and (found := images.files_in(frames)):
             # Copies have equal frames too, so that their files have equal sizes.
-            facts_of_copy = (hashlib.sha256(data).hexdigest(), tuple(map(files.size, frames)))
+            facts_of_copy = (hashlib.sha256(data).hexdigest(), tuple(map(images.size, found)))
             first = first_of.setdefault(facts_of_copy, above)
             if first != above:
                 fault = SourceError(
@@ -96,7 +104,7 @@ def _read_with(files: SourceFiles, options: LayoutOptions, box_origin: int | Non
                 )
         sequence = FrameSequence(
             path=path,
-            folder=images,
+            folder=frames,
             digits=_DIGITS,
             length=int(length) if (length := facts.get("seqlength", "")).isdecimal() else 0,
             size=(facts.get("imheight"), facts.get("imwidth")),
@@ -108,7 +116,7 @@ def _read_with(files: SourceFiles, options: LayoutOptions, box_origin: int | Non
             for frame, some in rows.items()
         }
         return DocumentContent(
-            pictures=pictures_of_sequence(files, sequence, objects, options), classes=names
+            pictures=pictures_of_sequence(images, sequence, objects, options), classes=names
         )
 
     return read
@@ -184,7 +192,6 @@ MOT = DocumentFormat(
     extensions=(".txt",),
     expected="SEQUENCE/gt/gt.txt with frame,id,left,top,width,height,confidence,class,visibility in each line, and "
     "SEQUENCE/img1/000001.jpg",
-    read_with=_read_with,
     box_of=_box_of,
     has_masks=False,
     keeps=("occluded",),

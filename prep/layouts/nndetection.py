@@ -172,18 +172,20 @@ def _read_instances(case: _Case, images: SourceFiles, classes: Mapping[int, str]
     if not isinstance(written, dict):
         detail = f'{case.document}: expected {{"instances": {{"1": 0}}}}'
         raise SourceError("annotation", "document of a label has no instances", detail)
-    found = {}
     for number, one in written.items():
-        is_valid = number.isdecimal() and int(number) > 0 and type(one) is int and one >= 0
-        if not is_valid or (classes and one not in classes):
-            known = (
-                ", ".join(f"{key} {name}" for key, name in list(classes.items())[:10])
-                or "whole numbers from 0"
-            )
+        if not _is_instance(number, one, classes):
+            named = ", ".join(f"{key} {name}" for key, name in list(classes.items())[:10])
+            known = named or "whole numbers from 0"
             detail = f"{case.document}: {number!r}: {one!r}; expected a number from 1, and a class of {known}"
             raise SourceError("annotation", "object has no known class", detail)
-        found[int(number)] = one
-    return dict(sorted(found.items()))
+    return {int(number): written[number] for number in sorted(written, key=int)}
+
+
+def _is_instance(number: str, one: Any, classes: Mapping[int, str]) -> bool:
+    """Return whether a document gives a number of an object, from 1, and one of the classes, or any without names."""
+    if not number.isdecimal() or int(number) < 1 or type(one) is not int:
+        return False
+    return one in classes if classes else one >= 0
 
 
 def _read_names(

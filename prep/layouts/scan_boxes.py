@@ -319,7 +319,7 @@ def _measured_unit(
     if not any(grids.values()):
         raise AnnotationsError(
             f"{place}: none of {plural(len(grids), 'scan')} can be opened to measure the unit of its boxes, such as "
-            f"{next(iter(grids))}; name the unit with --scan-box-units voxels"
+            f"{next(iter(grids))}; repair them"
         )
     return measure_unit(chosen, grids.__getitem__, form.unit, place)
 

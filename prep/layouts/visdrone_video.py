@@ -9,11 +9,17 @@ from __future__ import annotations
 
 import posixpath
 from dataclasses import replace
+from functools import partial
 
-from halofeed.prep.annotations.annotation_tools import DocumentContent, DocumentFormat, Read
-from halofeed.prep.annotations.contract import LayoutOptions, split_in_file_name
-from halofeed.prep.annotations.frame_rows import FrameSequence, pictures_of_sequence, read_rows
-from halofeed.prep.layouts.visdrone import IGNORED, box_of, is_region
+from halofeed.prep.annotations.annotation_tools import DocumentContent, DocumentFormat, Read, list_documents
+from halofeed.prep.annotations.contract import LayoutOptions, Listing, split_in_file_name
+from halofeed.prep.annotations.frame_rows import (
+    FrameSequence,
+    pictures_of_sequence,
+    read_rows,
+    refuse_single_file,
+)
+from halofeed.prep.layouts.visdrone import REGIONS_NOTE, box_of, is_region
 from halofeed.prep.sources.files import SourceFiles
 
 _VALUES = 10
@@ -23,7 +29,16 @@ _DIGITS = 7
 _UNREAD = "numbers of targets are not read"
 
 
-def _read_with(files: SourceFiles, options: LayoutOptions) -> Read:
+def list_references(
+    annotations: SourceFiles, images: SourceFiles, annotation_file: str | None, options: LayoutOptions
+) -> Listing:
+    """Yield an example for every frame of the sequences; see `list_documents`."""
+    refuse_single_file(annotation_file)
+    form = replace(VISDRONE_VIDEO, read_with=partial(_read_with, images=images))
+    return list_documents(form, annotations, images, annotation_file, options)
+
+
+def _read_with(files: SourceFiles, options: LayoutOptions, images: SourceFiles) -> Read:
     def read(path: str, data: bytes) -> DocumentContent | None:
         above, folder = posixpath.split(posixpath.dirname(path))
         name = posixpath.splitext(posixpath.basename(path))[0]
@@ -38,9 +53,9 @@ def _read_with(files: SourceFiles, options: LayoutOptions) -> Read:
             path=path,
             folder=posixpath.join(above, "sequences", name),
             digits=_DIGITS,
-            notes=(_UNREAD, *((IGNORED,) if has_regions else ())),
+            notes=(_UNREAD, *((REGIONS_NOTE,) if has_regions else ())),
         )
-        pictures = pictures_of_sequence(files, sequence, objects, options)
+        pictures = pictures_of_sequence(images, sequence, objects, options)
         # VisDrone2019-VID-val/annotations: the name of the folder above ends with the split.
         split = split_in_file_name(posixpath.basename(above)) or ""
         return DocumentContent(pictures=[replace(one, split=split) for one in pictures])
@@ -54,7 +69,6 @@ VISDRONE_VIDEO = DocumentFormat(
     extensions=(".txt",),
     expected="text files with frame,target,left,top,width,height,score,category,truncation,occlusion in each line, "
     "such as annotations/uav0000013_00000_v.txt with sequences/uav0000013_00000_v/0000001.jpg",
-    read_with=_read_with,
     box_of=box_of,
     has_masks=False,
     keeps=("occluded",),

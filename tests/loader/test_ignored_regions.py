@@ -4,6 +4,8 @@ The oracle is a twin of the data set in which each region is an object of a clas
 objects of that class in the twin must be the same boxes, and all other objects must be as without regions.
 """
 
+from dataclasses import replace
+
 import cv2
 import numpy as np
 import pytest
@@ -21,6 +23,8 @@ from halofeed.loader import (
     Rotate90,
     ScaleJitter,
 )
+from halofeed.loader.augment import Objects
+from halofeed.prep.geometry.resize import apply_to_boxes
 from tests.support.conversions import run_convert
 
 PICTURES = 8
@@ -129,6 +133,27 @@ def test_a_region_stays_as_long_as_some_of_it_is_shown(folders):
         assert loose["num_boxes"].sum() > strict["num_boxes"].sum()
 
 
+class OwnFlip:
+    """An augmentation of a user that makes objects of what it knows: boxes, areas and numbers."""
+
+    def frame(self, frame):
+        return frame
+
+    def apply(self, example, uniform):
+        flipped = FlipLeftRight(1.0).apply(example, uniform)
+        found = flipped.objects
+        return replace(flipped, objects=Objects(boxes=found.boxes, areas=found.areas, kept=found.kept))
+
+
+def test_an_augmentation_that_knows_no_regions_moves_them_too(folders):
+    ours, own = (
+        Loader(folders[0], batch_size=PICTURES, seed=2, augment=[one]).batch(0)
+        for one in (FlipLeftRight(1.0), OwnFlip())
+    )
+    for name in ours:
+        assert np.array_equal(ours[name], own[name]), name
+
+
 def test_a_window_is_not_drawn_to_cover_a_region(tmp_path):
     for part in ("image_2", "label_2"):
         (tmp_path / f"in/train/{part}").mkdir(parents=True)
@@ -214,3 +239,25 @@ def test_every_way_gives_the_same_regions(folders):
         np.testing.assert_array_equal(np.asarray(batch["ignored_boxes"]), ours)
     record = Loader(folders[0], **options, training=False).records[0]
     assert record["ignored_boxes"].shape == expected[0].shape[1:]
+
+
+def test_tiles_give_the_complete_regions_on_request(tmp_path):
+    write(tmp_path / "in", "DontCare")
+    options = {"layout": "kitti", "annotation_grid": "stored", **FORMS["tiles"]}
+    folder = run_convert(tmp_path / "in", tmp_path / "out", **options).folder
+    include = ["ignored_source_boxes", "transform"]
+    loader = Loader(folder, batch_size=8, training=False, include=include)
+    found = 0
+    for step in range(loader.steps):
+        batch = loader.batch(step)
+        for row in np.flatnonzero(batch["valid"]):
+            shown = regions_of(batch, row)
+            complete = batch["ignored_source_boxes"][row, : len(shown)]
+            assert not batch["ignored_source_boxes"][row, len(shown) :].any()
+            parts = apply_to_boxes(batch["transform"][row].reshape(6), shown.astype(np.float64) * 40)
+            # A part is inside of its region in the file.
+            assert (parts[:, :2] >= complete[:, :2] - 1e-3).all() and (
+                parts[:, 2:] <= complete[:, 2:] + 1e-3
+            ).all()
+            found += len(shown)
+    assert found > 8

@@ -67,7 +67,7 @@ def two_classes(root: Path) -> list[object]:
 
 
 CVAT = '<annotations><image name="a.png"><box label="hat" xtl="1" ytl="2" xbr="9" ybr="8"/></image></annotations>'
-BDD100K = [{"name": "a.png", "labels": [{"box2d": {"x1": 1}}]}]
+WEB_TOOL = "<annotation><filename>a.png</filename><object><name>hat</name><polygon><pt><x>1</x></pt></polygon></object>"
 WHEAT = 'image_id,width,height,bbox\na,60,40,"[1, 2, 9, 9]"\n'
 
 ADVICE: dict[str, Advice] = {
@@ -186,8 +186,8 @@ ADVICE: dict[str, Advice] = {
     ),
     "two masks of one image": refused(two_masks(), "(--several-masks merge) takes them", proves=r"3 classes"),
     # other layouts
-    "a tool's own JSON": refused(
-        holding("folders", a_json=BDD100K),
+    "a tool's own XML": refused(
+        holding("folders", a_xml=f"{WEB_TOOL}</annotation>"),
         "take (--layout csv)",
         first=as_table,
         without=("--source",),

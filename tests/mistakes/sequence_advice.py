@@ -50,6 +50,13 @@ def sequence(root: Path) -> list[object]:
     return ["--layout", "mot", "--source", root]
 
 
+@preparing
+def file_of_sequence(root: Path) -> list[object]:
+    draw(root, "img1/000001.png", size=(40, 60))
+    write(root, "gt/gt.txt", "1,1,2,3,9,9,1,1,1\n")
+    return ["--layout", "mot", "--source", root / "gt" / "gt.txt", "--images", root]
+
+
 def header(*rows: str) -> list[str]:
     return ["image,rle", *rows]
 
@@ -77,6 +84,9 @@ ADVICE: dict[str, Advice] = {
     ),
     "two tables of one picture": refused(
         two_tables(), "take one of them with (--source)", more=("{source}/one.csv",)
+    ),
+    "the file of a sequence alone": refused(
+        file_of_sequence(), "above both with (--source)", more=("{source}",)
     ),
     "MOT with fractions": noted(sequence(), "(--box-origin 1) shifts them"),
 }

@@ -96,6 +96,7 @@ EXCEPTIONS: dict[str, str] = {
     "prep/layouts/detect.py: its files show no layout{}; name one of {} with --layout": OF_LAYOUTS,
     **dict.fromkeys(
         (
+            "prep/layouts/sagemaker.py: line {}: take --layout pairs with --label-colors '{}' on the downloaded",
             f"{UNKNOWN}: write what it says into a table with the columns filename,class for",
             f"{UNKNOWN}: take --layout csv --column {{}}, with label=COLUMN for that of the",
             "prep/annotations/suggest_patterns.py: by name and content, none of its {}, such as {}, is the label of",
@@ -141,6 +142,16 @@ EXCEPTIONS: dict[str, str] = {
             "pipelines/declared_sizes.py: {}; {}. The sizes in the annotations show it. Nothing was committed.",
         ),
         "tests/pipelines/test_losses.py, tests/test_cases.py or tests/pipelines/test_boxes.py types it",
+    ),
+    **dict.fromkeys(
+        (
+            "prep/layouts/bdd100k.py: classes without boxes, such as lanes and areas, left out: {}; --classes",
+            "prep/layouts/cityscapes.py: {}: no file ends in _labelIds.png or _labelTrainIds.png; draw label",
+            "prep/layouts/cityscapes.py: {}: no file ends in _polygons.json or _instanceIds.png, which have the",
+            "prep/layouts/cityscapes.py: {} of areas left out, whose classes have no single objects in",
+            "pipelines/planned_classes.py: halofeed convert: {}: pixels of these values are ignored and are no",
+        ),
+        "tests/prep/layouts/test_layout_bdd100k.py or test_layout_cityscapes.py types it",
     ),
     **dict.fromkeys(
         (
@@ -328,6 +339,12 @@ EXCEPTIONS: dict[str, str] = {
         ),
         "only the user knows the table or the pictures; tests/prep/layouts/test_layout_run_lengths.py has both",
     ),
+    "prep/options/volumes.py: --several-masks {}: masks of volumes are combined so; add --depth, or": (
+        "pictures have no depth; a case of two masks types --several-masks merge"
+    ),
+    "prep/voxels/votes.py: {} of {} classes; choose fewer classes with --classes": (
+        "it takes nine masks of more than a hundred classes; tests/prep/voxels/test_votes.py has them"
+    ),
     "inspection/predicted_sources.py: {}: holds no {}; name the folder of `halofeed predict --out`": (
         "it names a folder that another command has written"
     ),
@@ -368,6 +385,14 @@ EXCEPTIONS: dict[str, str] = {
         "it needs a detector of tiles; tests/trainer/test_whole_pictures.py writes GeoJSON of one"
     ),
     "trainer/train.py: step {}: the loss is {}; lower --learning-rate {}, or look for a broken": "by trial alone",
+    **dict.fromkeys(
+        (
+            "pipelines/commit.py: {} of {} lie outside of the static shape and are in no record; take",
+            "schemas/findings.py: Convert with --fit tiles, a larger --depth, --height and --width, or",
+            "prep/options/kind_rules.py: --depth --task detection: boxes in volumes are read from --layout {};",
+        ),
+        "tests/test_scan_boxes_end_to_end.py and tests/mistakes/scan_box_advice.py type it",
+    ),
     "loader/contact_sheet.py: --k:{};--on:{}": "These are two colors of a style sheet, and no options.",
 }
 """Texts whose suggestion is not typed here, each with the reason."""

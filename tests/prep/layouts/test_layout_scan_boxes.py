@@ -301,4 +301,4 @@ def test_lidc_documents_without_series_damaged_or_doubled_are_listed(tmp_path):
 def test_more_readers_than_a_document_has_are_refused(tmp_path):
     draw_lidc(tmp_path)
     (one,) = (one for one in listed(tmp_path, "lidc", min_readers=5) if one.source.endswith("scan"))
-    assert "4 readers, --min-readers 5" in one.problem[2]
+    assert "take --min-readers 4 or less" in one.problem[2]

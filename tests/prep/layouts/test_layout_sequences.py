@@ -149,6 +149,18 @@ def test_bad_lines_of_a_sequence_are_named(tmp_path):
         read("mot", tmp_path)
 
 
+def test_frames_may_be_below_another_root_and_a_file_alone_is_refused(tmp_path):
+    write_mot(tmp_path / "in", rows=[PEDESTRIAN], name="{:08d}.jpg")
+    (tmp_path / "images" / "MOT17-02").mkdir(parents=True)
+    (tmp_path / "in" / "MOT17-02" / "img1").rename(tmp_path / "images" / "MOT17-02" / "img1")
+    found = {one.source: one for one in list_references("mot", tmp_path / "in", images=tmp_path / "images")}
+    assert len(edges(found["MOT17-02/img1/00000001.jpg"])) == 1 and len(found) == FRAMES
+    assert not any(one.problem for one in found.values())
+    for layout in ("mot", "visdrone-video"):
+        with pytest.raises(AnnotationsError, match="name the folder above both with --source"):
+            list_references(layout, tmp_path / "in" / "MOT17-02" / "gt", "gt.txt")
+
+
 def test_a_stride_takes_frames_of_each_sequence_and_lists_the_others(tmp_path):
     write_mot(tmp_path / "a", rows=[PEDESTRIAN])
     write_mot(tmp_path / "b", rows=[(2, *PEDESTRIAN[1:])], frames=5)
