@@ -98,11 +98,14 @@ EXCEPTIONS: dict[str, str] = {
         (
             "prep/layouts/sagemaker.py: line {}: take --layout pairs with --label-colors '{}' on the downloaded",
             f"{UNKNOWN}: write what it says into a table with the columns filename,class for",
-            f"{UNKNOWN}: take --layout csv --column {{}}, with label=COLUMN for that of the classes;",
+            f"{UNKNOWN}: take --layout csv --column {{}}, with label=COLUMN for that of the",
             "prep/annotations/suggest_patterns.py: by name and content, none of its {}, such as {}, is the label of",
             "prep/layouts/coco.py: {} has classes of images, and {} has objects; name one of the two with",
         ),
         "only the user can write the table, the list or the choice of files",
+    ),
+    "prep/annotations/table_files.py: {}: several files of Croissant: {}; name the one to read with --source": (
+        "tests/prep/layouts/test_croissant.py types it"
     ),
     "prep/annotations/tfrecord_rows.py: {}: several features are classes: {}; name one of them, such as": (
         "tests/prep/layouts/test_named_columns.py types it"
