@@ -37,7 +37,10 @@ MAY_IMPORT_PACKAGES: dict[str, dict[str, str]] = {
     "prep": {
         **dict.fromkeys(("numpy", "PIL", "cv2", "simplejpeg", "isal", "rle", "nibabel", "pydicom"), ANYWHERE),
         **dict.fromkeys(
-            ("regex", "yaml", "pyarrow", "h5py", "tifffile", "imagecodecs", "pyproj", "pyvips"),
+            (
+                *("regex", "yaml", "pyarrow", "h5py", "tifffile", "imagecodecs", "pyproj", "pyvips"),
+                *("array_record", "pillow_heif", "zstandard"),
+            ),
             INSIDE_FUNCTIONS,
         ),
     },
@@ -93,11 +96,21 @@ ONLY_IN_FILES = {
         "prep/formats/region/slide_headers.py",
         *(f"prep/formats/dicom/{name}.py" for name in ("headers", "sop_classes", "pixels")),
     },
-    ("prep", "tifffile"): {f"prep/formats/region/tiff_{part}.py" for part in ("blocks", "regions")},
-    ("prep", "imagecodecs"): {
-        f"prep/formats/region/{name}.py"
-        for name in ("tiff_blocks", "tiff_regions", "png_rows", "slide_regions")
+    ("prep", "tifffile"): {
+        f"prep/formats/{name}.py"
+        for name in ("region/tiff_blocks", "region/tiff_regions", "volume/tiff_stack")
     },
+    ("prep", "array_record"): {"prep/sources/array_records.py"},
+    ("prep", "pillow_heif"): {"prep/formats/picture/heic.py"},
+    ("prep", "imagecodecs"): {
+        *("prep/formats/volume/tiff_stack.py", "prep/formats/dicom/jpeg_xl.py"),
+        *(
+            f"prep/formats/region/{name}.py"
+            for name in ("tiff_blocks", "tiff_regions", "png_rows", "slide_regions")
+        ),
+        *(f"prep/formats/picture/{name}.py" for name in ("avif", "deep_jpeg", "jxl")),
+    },
+    ("prep", "zstandard"): {"prep/formats/volume/streams.py"},
     ("prep", "pyvips"): {"prep/formats/region/jpeg_rows.py"},
     ("prep", "rle"): {"prep/formats/dicom/pixels.py"},
     ("pipelines", "apache_beam"): {
@@ -503,7 +516,7 @@ MAY_OPEN = {
     ("inspection/html/page.py", ".read_text"): _PACKAGE,
     ("inspection/html/run_gallery.py", "numpy.load"): _MEMORY,
     ("inspection/html/run_gallery.py", "zipfile.ZipFile"): _MEMORY,
-    ("loader/forms/nnunet_cases.py", "numpy.load"): _MEMORY,
+    ("loader/forms/nnunet_cases.py", ".open"): _LIBRARY,
     ("pipelines/lease.py", ".read_text"): _MACHINE,
     (
         "pipelines/beam_options.py",

@@ -17,7 +17,7 @@ from halofeed.system.errors import UsageError
 if TYPE_CHECKING:
     import torch
 
-AFFINE = "affine"
+_AFFINE = "affine"
 
 
 def monai(
@@ -50,7 +50,7 @@ def monai(
     """
     if scale_range is not None and not (len(scale_range) == 2 and scale_range[0] < scale_range[1]):
         raise UsageError(f"scale_range: expected a low and a higher value, got {scale_range!r}")
-    stream = with_fields(loader, "torch.monai", [IMAGE], [AFFINE])
+    stream = with_fields(loader, "torch.monai", [IMAGE], [_AFFINE])
     form = _Form(scale_range=scale_range, meta=meta, pool=BufferPool())
     return EpochBatches(stream, form, start_step=start_step)
 
@@ -72,11 +72,11 @@ class _Form:
         }
         if LABEL in batch:
             found[LABEL] = label_tensor(batch[LABEL], batch[IMAGE].ndim)
-        for name in (LABELS, LABELLED, AFFINE):
+        for name in (LABELS, LABELLED, _AFFINE):
             if name in batch:
                 found[name] = torch.from_numpy(batch[name])
-        if AFFINE in batch:
-            found[AFFINE] = found[AFFINE].double()
+        if _AFFINE in batch:
+            found[_AFFINE] = found[_AFFINE].double()
         if self.meta:
             self._add_meta(found)
         return found
@@ -101,7 +101,7 @@ class _Form:
 
         for name in (IMAGE, LABEL):
             if name in found and found[name].ndim > 2:
-                found[name] = MetaTensor(found[name], affine=found.get(AFFINE))
+                found[name] = MetaTensor(found[name], affine=found.get(_AFFINE))
                 found[name].is_batch = True
 
 

@@ -34,7 +34,7 @@ _ALLOWED = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Case:
+class PreprocessedCase:
     """Arrays of a case, which may be compressed and are then decompressed where they are sliced.
 
     Args:
@@ -78,10 +78,10 @@ class PreprocessedFolder:
                 f"CASE.b2nd, CASE_seg.b2nd and CASE.pkl; {f'no {missing[0]}.pkl' if missing else 'it has no .pkl'}"
             )
         self._folder, self._names, self._left = folder, names, memory_bytes
-        self._cases: dict[str, Case] = {}
+        self._cases: dict[str, PreprocessedCase] = {}
         self._lock = threading.Lock()
 
-    def __getitem__(self, name: str) -> Case:
+    def __getitem__(self, name: str) -> PreprocessedCase:
         case = self._cases.get(name)
         if case is not None:
             return case
@@ -92,18 +92,20 @@ class PreprocessedFolder:
             if fits and name not in self._cases:
                 self._left -= size
         if fits:
-            case = Case(name=name, data=case.data[:], label=case.label[:], locations=case.locations)
+            case = PreprocessedCase(
+                name=name, data=case.data[:], label=case.label[:], locations=case.locations
+            )
         self._cases[name] = case
         return case
 
-    def _open(self, name: str) -> Case:
+    def _open(self, name: str) -> PreprocessedCase:
         data, label = self._arrays(name)
         properties = load_properties(self._folder / f"{name}.pkl")
         locations = {
             key: np.asarray(voxels, np.int64).reshape(-1, 4)
             for key, voxels in properties.get("class_locations", {}).items()
         }
-        return Case(name=name, data=data, label=label, locations=locations)
+        return PreprocessedCase(name=name, data=data, label=label, locations=locations)
 
     def _arrays(self, name: str) -> tuple[Any, Any]:
         if f"{name}.b2nd" in self._names:

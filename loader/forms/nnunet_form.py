@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from halofeed.loader.augment.view import View
 from halofeed.loader.batch import AHEAD, BufferPool
-from halofeed.loader.forms.nnunet_cases import Case, PreprocessedFolder
+from halofeed.loader.forms.nnunet_cases import PreprocessedCase, PreprocessedFolder
 from halofeed.loader.prefetcher import Prefetcher
 from halofeed.system.arguments import whole_number
 from halofeed.system.errors import UsageError
@@ -191,7 +191,7 @@ def _stacked(made: Sequence[dict[str, Any]]) -> Any:
 
 
 def patch_start(
-    case: Case, options: PatchOptions, generator: np.random.Generator, *, with_foreground: bool
+    case: PreprocessedCase, options: PatchOptions, generator: np.random.Generator, *, with_foreground: bool
 ) -> tuple[int, ...]:
     """Return the first voxel of a patch, which may be before the first of the case.
 

@@ -31,8 +31,8 @@ from halofeed.system.errors import UsageError
 if TYPE_CHECKING:
     import torch
 
-Images = Literal["float32", "uint8"]
-IMAGES = {
+ImageValues = Literal["float32", "uint8"]
+IMAGE_VALUES = {
     "float32": "values from 0 to 1, as torchvision's models take them",
     "uint8": "values from 0 to 255, a quarter of the bytes, for a step that scales them on its device",
 }
@@ -43,7 +43,7 @@ DetectionBatch = tuple[list["torch.Tensor"], list[Target]]
 def detection(
     loader: Stream,
     *,
-    images: Images = "float32",
+    images: ImageValues = "float32",
     crowds: Crowds = "drop",
     start_step: int = 0,
 ) -> EpochBatches[DetectionBatch]:
@@ -74,8 +74,8 @@ def detection(
     >>> for images, targets in halofeed.torch.detection(data.loader(batch_size=2)):  # doctest: +SKIP
     ...     losses = model(images, targets)
     """
-    if images not in IMAGES:
-        raise UsageError(f"images: expected one of {', '.join(IMAGES)}, got {images!r}")
+    if images not in IMAGE_VALUES:
+        raise UsageError(f"images: expected one of {', '.join(IMAGE_VALUES)}, got {images!r}")
     stream = with_fields(loader, "torch.detection", [IMAGE, BOXES, SIZE], [MASKS, TRANSFORM])
     numbers, names = labels_from_one(labels_of(stream))
     form = _Form(

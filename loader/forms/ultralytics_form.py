@@ -34,14 +34,14 @@ from halofeed.system.errors import UsageError
 if TYPE_CHECKING:
     pass
 
-Task = Literal["detect", "segment"]
-TASKS = {"detect": "boxes", "segment": "boxes and masks of objects"}
+UltralyticsTask = Literal["detect", "segment"]
+ULTRALYTICS_TASKS = {"detect": "boxes", "segment": "boxes and masks of objects"}
 _MASK_RATIO = 4
 """Ultralytics' default of `mask_ratio`: masks have a quarter of the image's height and width."""
 
 
 def ultralytics(
-    loader: Loader, *, task: Task = "detect", crowds: Crowds = "drop", start_step: int = 0
+    loader: Loader, *, task: UltralyticsTask = "detect", crowds: Crowds = "drop", start_step: int = 0
 ) -> UltralyticsBatches:
     """Return epochs of batches for `get_dataloader` of Ultralytics' DetectionTrainer or SegmentationTrainer.
 
@@ -72,8 +72,8 @@ def ultralytics(
     ...         training = mode == "train"
     ...         return halofeed.torch.ultralytics(data.loader(mode, batch_size=batch_size, training=training))
     """
-    if task not in TASKS:
-        raise UsageError(f"task: expected one of {', '.join(TASKS)}, got {task!r}")
+    if task not in ULTRALYTICS_TASKS:
+        raise UsageError(f"task: expected one of {', '.join(ULTRALYTICS_TASKS)}, got {task!r}")
     needed = [IMAGE, BOXES, SIZE, *([MASKS] if task == "segment" else [])]
     stream = with_fields(loader, "torch.ultralytics", needed, [*SOURCE_SIZE, TRANSFORM])
     assert isinstance(stream, Loader)
@@ -107,7 +107,7 @@ class UltralyticsBatches(EpochBatches[dict[str, Any]]):
 
 
 class LabelledRecords:
-    """What Ultralytics asks of `dataset`: its length, labels, files, and `close_mosaic`."""
+    """Facts that Ultralytics asks of `dataset`: its length, labels, files, and `close_mosaic`."""
 
     def __init__(self, batches: UltralyticsBatches) -> None:
         self._batches = batches

@@ -201,7 +201,7 @@ _CONTAINERS = {
 """Description of each kind of container file, and the layout that reads it."""
 _MARKS_OF_CLASSES = frozenset(("", "0", "0.0", "1", "1.0", "-1", "-1.0", "true", "false"))
 """Cells of columns that are a class each, see `class_marks`."""
-_LABEL_IDS = ("_labelIds.png", "_labelTrainIds.png")
+_LABEL_IDS = ("_labelIds.png", "_labelTrainIds.png", "_instanceIds.png")
 """Ends of the names of label images that the scripts of Cityscapes draw."""
 _IMAGE_FOLDER = re.compile(r"((?:JPEG)?images?|imgs?)(tr|ts)?", re.IGNORECASE)
 

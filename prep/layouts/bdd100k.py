@@ -151,9 +151,11 @@ def _picture(place: int, frame: Any, evidence: _Evidence) -> FilePicture:
     for one in labels:
         evidence.add(one)
     size = as_mapping(frame.get("size"))
+    # BDD100K's videos are folders of frames.
+    path = posixpath.join(str(video), name) if video and "/" not in name else name
     return FilePicture(
-        # BDD100K's videos are folders of frames.
-        name=posixpath.join(str(video), name) if video and "/" not in name else name,
+        name=path if is_image_name(path) else "",
+        stem="" if is_image_name(path) else path,
         size=(size.get("height"), size.get("width")),
         group=None if video is None else str(video),
         objects=[(one, evidence) for one in labels],

@@ -30,6 +30,7 @@ from halofeed.prep.annotations.suggest_layout import layout_hint
 from halofeed.prep.annotations.written_boxes import (
     class_of,
     declared_size,
+    make_box,
     points_of,
     polygon_of,
     usable_boxes,
@@ -47,6 +48,9 @@ TRUTH_NAME = re.compile(
 _LABEL_KINDS = ("labelTrainIds", "labelIds")
 """Label images; those that a user had drawn by the training ids come first."""
 _POLYGONS = "polygons"
+_INSTANCES = "instanceIds"
+_LEAST_INSTANCE = 1000
+"""Values from this are 1000 times an id plus the number of an object; lower ones are ids (createInstanceIds)."""
 _FINE = "gtFine"
 _TRAINED = (
     *("road", "sidewalk", "building", "wall", "fence", "pole", "traffic light", "traffic sign", "vegetation"),
@@ -90,6 +94,8 @@ _VOID = frozenset((*_IDS[:7], "license plate"))
 """Labels of areas without a class; files of pictures without published labels have no others."""
 _AREAS = frozenset((*_IDS, "license plate")) - _COUNTED
 _GROUP = "group"
+_OBJECT_KINDS = (_POLYGONS, _INSTANCES)
+"""Files with objects, the first one first."""
 _OUTLINE_BYTES = 64 << 20
 """Largest file of polygons (estimate): one of Cityscapes has 100 kB."""
 
@@ -103,8 +109,8 @@ def list_references(
     the group. A picture and its ground truth have equal names up to their last words, and equal folders below the
     split. Pictures of a split without any ground truth are for prediction.
 
-    Objects are the polygons of classes with single objects, and of classes that Cityscapes does not have. `cargroup` is
-    a crowd of cars.
+    Objects are the polygons, or without these the numbered areas of instanceIds, of classes with single objects and of
+    classes that Cityscapes does not have. `cargroup` is a crowd of cars.
 
     Raises:
         AnnotationsError: no file of the ground truth belongs to a picture, or none is of the kind that the task needs.
@@ -152,9 +158,14 @@ class _Truth:
     files: dict[str, str] = field(default_factory=dict)
 
     @property
+    def object_file(self) -> str:
+        """Return the file with the objects; "" without one."""
+        return next((self.files[kind] for kind in _OBJECT_KINDS if kind in self.files), "")
+
+    @property
     def main(self) -> str:
         """Return the file that names them all in messages."""
-        return next((self.files[kind] for kind in (*_LABEL_KINDS, _POLYGONS) if kind in self.files), "")
+        return next((self.files[kind] for kind in (*_LABEL_KINDS, *_OBJECT_KINDS) if kind in self.files), "")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -279,7 +290,8 @@ def _with_label_images(scene: _Scene, images: SourceFiles, options: LayoutOption
     if scene.kind is None:
         raise AnnotationsError(
             f"{images.root}: no file ends in _labelIds.png or _labelTrainIds.png; draw label images of the polygons "
-            "(cityscapesscripts.preparation.createTrainIdLabelImgs), or take --task detection, which reads the polygons"
+            "(cityscapesscripts.preparation.createTrainIdLabelImgs), or take --task detection, which reads polygons "
+            "and instanceIds"
         )
     listed = []
     for one, truth in scene.pictures:
@@ -295,7 +307,7 @@ def _with_label_images(scene: _Scene, images: SourceFiles, options: LayoutOption
 
 @dataclass(frozen=True, kw_only=True)
 class _Outlines:
-    """Polygons of one picture: (label, points) of each, and the size of the picture."""
+    """Polygons of one picture: (label, points or drawn pixels) of each, and the size of the picture."""
 
     size: tuple[Any, Any]
     polygons: Sequence[tuple[Any, Any]]
@@ -311,6 +323,23 @@ class _Outlines:
         kept = [(one.get("label"), one.get("polygon")) for one in written if not one.get("deleted")]
         return cls(size=(document.get("imgHeight"), document.get("imgWidth")), polygons=kept)
 
+    @classmethod
+    def of_instances(cls, files: SourceFiles, path: str) -> _Outlines:
+        """Return the objects of a picture that numbers them; areas have their ids alone."""
+        from halofeed.prep.annotations.drawn_objects import drawn_objects, read_drawing
+
+        values = read_drawing(files, path)
+        found = []
+        for one in drawn_objects(values):
+            identity = one.number // _LEAST_INSTANCE if one.number >= _LEAST_INSTANCE else one.number
+            if identity >= len(_IDS):
+                detail = f"value {one.number}; expected ids up to {len(_IDS) - 1}"
+                raise SourceError("annotation", "not the instances of Cityscapes", detail)
+            # An id without a number is a group, if its class has single objects.
+            is_group = one.number < _LEAST_INSTANCE and _IDS[identity] in _COUNTED
+            found.append((f"{_IDS[identity]}{_GROUP * is_group}", one))
+        return cls(size=values.shape, polygons=found)
+
     def check(self) -> None:
         """Raise SourceError if nothing but the borders of the picture is labeled, as in the published test set."""
         if self.polygons and all(label in _VOID for label, _ in self.polygons):
@@ -322,10 +351,10 @@ def _with_objects(
     scene: _Scene, annotations: SourceFiles, images: SourceFiles, options: LayoutOptions
 ) -> list[SourceExample]:
     """Return the pictures with the objects of their polygons; raise AnnotationsError if there are no polygons."""
-    if not any(truth and _POLYGONS in truth.files for _, truth in scene.pictures):
+    if not any(truth and truth.object_file for _, truth in scene.pictures):
         raise AnnotationsError(
-            f"{annotations.root}: no file ends in _polygons.json, which has the objects; take --task segmentation for "
-            "the label images"
+            f"{annotations.root}: no file ends in _polygons.json or _instanceIds.png, which have the objects; take "
+            "--task segmentation for the label images"
         )
     left_out: Counter[str] = Counter()
     listed = [
@@ -338,7 +367,7 @@ def _with_objects(
             f"Cityscapes ({names}); --classes takes those that it names"
         )
         listed = [replace(one, notes=(*one.notes, note)) if one.boxes is not None else one for one in listed]
-    alone = (truth.files[_POLYGONS] for truth in scene.alone if _POLYGONS in truth.files)
+    alone = filter(None, (truth.object_file for truth in scene.alone))
     resolved = resolve_boxes(listed, images, replace(options, box_units="pixels"), annotations.root)
     return [*resolved, *(rejected_example(path, NO_IMAGE) for path in alone)]
 
@@ -351,11 +380,11 @@ def _picture_with_objects(
     options: LayoutOptions,
 ) -> SourceExample:
     """Return the example with its objects; the labels of other polygons are counted."""
-    path = "" if truth is None else truth.files.get(_POLYGONS, "")
+    path = "" if truth is None else truth.object_file
     if not path:
         return replace(example, problem=("selection", "image has no annotation", ""))
     try:
-        outlines = _Outlines.of(files, path)
+        outlines = _Outlines.of_instances(files, path) if path.endswith(".png") else _Outlines.of(files, path)
         outlines.check()
         size = declared_size(*outlines.size)
         objects = [one for one in outlines.polygons if _is_object(one[0], options)]
@@ -376,7 +405,14 @@ def _is_object(label: Any, options: LayoutOptions) -> bool:
 
 
 def _box_of(label: Any, polygon: Any, what: str, options: LayoutOptions) -> Box:
+    from halofeed.prep.annotations.drawn_objects import (
+        DrawnObject,  # NumPy and Pillow, which polygons do not need
+    )
+
     name, is_group = _single_name(class_of(label, what))
+    if isinstance(polygon, DrawnObject):
+        mask = polygon.mask if options.masks else None
+        return make_box(name, polygon.box, what, area=float(polygon.area), mask=mask, is_crowd=is_group)
     return polygon_of(name, points_of(polygon, what), f"{what} {name!r}", options, is_crowd=is_group)
 
 

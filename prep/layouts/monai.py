@@ -27,8 +27,8 @@ from halofeed.prep.layouts.msd import (
     is_mac_metadata,
     named_values,
     read_json_object,
-    refuse_exchanged,
-    refuse_repeated,
+    reject_exchanged,
+    reject_repeated,
 )
 from halofeed.prep.sources.example import SourceExample
 from halofeed.prep.sources.file_names import find_annotated_file, iterate_scans
@@ -56,7 +56,7 @@ def list_references(
     entries = [*_entries(document)]
     has_folds = any("fold" in one.content for one in entries)
     listed = [_example(one, document, images, options, has_folds=has_folds) for one in entries]
-    listed = refuse_exchanged(refuse_repeated(listed), document.path)
+    listed = reject_exchanged(reject_repeated(listed), document.path)
     used = {path for example in listed for path in example.paths} | _named_paths(document, images)
     listed += [
         rejected_example(path, ("selection", f"file is not in {document.path}", ""))

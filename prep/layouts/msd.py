@@ -204,7 +204,7 @@ def list_references(
         _example(entry, f"{document.path}#{part}[{number}]", MSD_SPLITS[part], document, images, options)
         for part, number, entry in _entries(document)
     ]
-    listed = refuse_exchanged(refuse_repeated(listed), document.path)
+    listed = reject_exchanged(reject_repeated(listed), document.path)
     note = _note_on_number(document)
     listed = [replace(one, notes=(*one.notes, *note)) if one.split == "train" else one for one in listed]
     used = {path for example in listed for path in example.paths} | _named_paths(document, images)
@@ -289,7 +289,7 @@ def _example(
     return SourceExample(source=source, key=source, split=split, mask=mask, problem=problem)
 
 
-def refuse_repeated(listed: Sequence[SourceExample]) -> list[SourceExample]:
+def reject_repeated(listed: Sequence[SourceExample]) -> list[SourceExample]:
     """Return the examples, with one problem in place of all entries of an image that is listed several times."""
     counts = Counter(example.source for example in listed)
     first = {example.source: example for example in reversed(listed)}
@@ -302,7 +302,7 @@ def refuse_repeated(listed: Sequence[SourceExample]) -> list[SourceExample]:
     ]
 
 
-def refuse_exchanged(listed: Sequence[SourceExample], path: str) -> list[SourceExample]:
+def reject_exchanged(listed: Sequence[SourceExample], path: str) -> list[SourceExample]:
     """Return the examples, with a problem where the label's name is that of another listed image.
 
     A list may pair files of any names, but where label and image share names, a label of another case is a mistake in

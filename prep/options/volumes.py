@@ -32,6 +32,7 @@ from halofeed.prep.options.option import (
     refusal,
 )
 from halofeed.prep.voxels.intensity import STORES, WINDOWS, IntensityWindow, Standardization, named_window
+from halofeed.prep.voxels.votes import RULES
 from halofeed.schemas.fields import SETS
 from halofeed.system.errors import UsageError
 from halofeed.system.memory import ReserveMemory, no_memory_limit
@@ -41,8 +42,6 @@ SCAN = "scan"
 INTERPOLATIONS = ("linear", "cubic")
 """Interpolations of volumes, the default first."""
 _WINDOW_EXAMPLES = {"hu": "-160,240", "percentiles": "0.5,99.5"}
-VOTES = ("majority", "staple")
-"""Values of `several_masks` that make one label of several readings; keys of `halofeed.prep.voxels.votes.RULES`."""
 FLAWS = tuple(name.replace("_", "-") for name in reading_options.FLAW_FIELDS)
 _PICTURES_ALSO = "without --depth; add that for volumes, or leave it out for pictures"
 VOLUMES = Need("--depth", lambda recipe: recipe.depth is not None, why=_PICTURES_ALSO)
@@ -199,7 +198,7 @@ class VolumeOptions:
         "several label files (SEGs, RTSTRUCTs) of one image are refused, or merged in order of name, as those of a "
         "table are; volumes: readings of the same structures become one label: majority takes the class of most files, "
         "staple weighs files by their agreement (STAPLE); a tie is background",
-        choices=("refuse", "merge", "majority", "staple"),
+        choices=("refuse", "merge", *RULES),
         needs=of_layouts("pairs", "dicom", "csv", "jsonl"),
     )
     scan_box_units: str = option(
@@ -509,7 +508,7 @@ class VolumeOptions:
 
     def _vote_problems(self) -> Iterator[str]:
         """Yield a message for a vote of masks that cannot be taken."""
-        if self.several_masks not in VOTES:
+        if self.several_masks not in RULES:
             return
         if self.depth is None:
             yield f"--several-masks {self.several_masks}: masks of volumes are combined so; add --depth, or use merge"

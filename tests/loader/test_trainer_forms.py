@@ -17,7 +17,7 @@ import halofeed
 from halofeed.loader import FlipLeftRight, FlipUpDown, Loader, RandomCrop, join_id
 from halofeed.loader.forms.epoch_batches import EpochBatches
 from halofeed.loader.forms.keras_form import BOX_FORMATS, padded_objects, supervised
-from halofeed.loader.forms.nnunet_cases import Case, PreprocessedFolder, load_properties
+from halofeed.loader.forms.nnunet_cases import PreprocessedCase, PreprocessedFolder, load_properties
 from halofeed.loader.forms.nnunet_form import PatchOptions, copy_patch, patch_start, scaled_label
 from halofeed.loader.forms.pixel_boxes import class_numbers, labels_from_one, pixel_objects
 from halofeed.loader.forms.record_facts import SourceNames, stored_objects
@@ -276,7 +276,7 @@ def test_a_patch_is_that_of_the_slow_copy(start, mirrored):
 
 def test_patches_with_foreground_contain_a_voxel_of_each_class_equally_often():
     locations = {1: np.array([[0, 2, 3, 4]]), 2: np.array([[0, 9, 9, 9]] * 50), 3: np.zeros((0, 4), np.int64)}
-    case = Case(name="a", data=np.zeros((1, 12, 12, 12)), label=None, locations=locations)
+    case = PreprocessedCase(name="a", data=np.zeros((1, 12, 12, 12)), label=None, locations=locations)
     options = PatchOptions(patch_size=(4, 4, 4))
     generator = np.random.default_rng(1)
     hits = np.zeros(2)

@@ -144,7 +144,7 @@ EXCEPTIONS: dict[str, str] = {
         (
             "prep/layouts/bdd100k.py: classes without boxes, such as lanes and areas, left out: {}; --classes",
             "prep/layouts/cityscapes.py: {}: no file ends in _labelIds.png or _labelTrainIds.png; draw label",
-            "prep/layouts/cityscapes.py: {}: no file ends in _polygons.json, which has the objects; take --task",
+            "prep/layouts/cityscapes.py: {}: no file ends in _polygons.json or _instanceIds.png, which have the",
             "prep/layouts/cityscapes.py: {} of areas left out, whose classes have no single objects in",
             "pipelines/planned_classes.py: halofeed convert: {}: pixels of these values are ignored and are no",
         ),

@@ -167,14 +167,16 @@ def test_a_file_of_one_picture_belongs_to_the_picture_of_its_name(tmp_path):
 
 def test_entries_that_are_no_frames_are_faults_and_other_documents_are_refused(tmp_path):
     frames = [frame("a.jpg", label(box2d=BOX)), 7, {"name": "b.jpg", "labels": {}}, frame("gone.jpg")]
+    frames.append(frame("without-extension", label(box2d=BOX)))
     write_files(tmp_path, {"a.json": json.dumps(frames)})
-    draw(tmp_path, "a.jpg", "b.jpg")
+    draw(tmp_path, "a.jpg", "b.jpg", "without-extension.jpg")
     found = {one.source: outcomes(one) for one in list_references("bdd100k", tmp_path)}
     assert found == {
         "a.jpg": [("car", 2.5, 3, 9, 8)],
         "a.json": "entry is no frame",
         "b.jpg": "entry is no frame",
         "gone.jpg": "image file not found",
+        "without-extension.jpg": [("car", 2.5, 3, 9, 8)],
     }
     write_files(tmp_path, {"a.json": json.dumps([{"name": "a.jpg", "boxes": []}])})
     with pytest.raises(AnnotationsError, match="expected JSON of BDD100K or Scalabel"):

@@ -9,6 +9,7 @@ from PIL import Image
 
 from halofeed.errors import AnnotationsError
 from halofeed.loader import Loader
+from halofeed.prep.voxels.masks import draw_mask
 from tests.support.annotation_writer import draw
 from tests.support.conversions import run_convert
 from tests.support.layout_references import by_source, detected, make, outcome, write_files
@@ -24,9 +25,9 @@ def polygons(*labels: str, size=(16, 24), **more) -> str:
     return json.dumps({"imgHeight": size[0], "imgWidth": size[1], "objects": objects})
 
 
-def save_label(root: Path, name: str, values) -> None:
+def save_label(root: Path, name: str, values, dtype=np.uint8) -> None:
     (root / name).parent.mkdir(parents=True, exist_ok=True)
-    Image.fromarray(np.asarray(values, np.uint8)).save(root / name)
+    Image.fromarray(np.asarray(values, dtype)).save(root / name)
 
 
 def labels_of(folder) -> tuple[dict[int, str], int, np.ndarray]:
@@ -177,6 +178,26 @@ def test_objects_are_polygons_of_countable_classes_and_groups_are_crowds(tmp_pat
     assert found[PICTURE].boxes[0].mask == [[side for point in SQUARE for side in point]]
     with pytest.raises(AnnotationsError, match="take --task detection"):
         by_source("cityscapes", tmp_path)
+
+
+def test_instance_ids_are_objects_where_there_are_no_polygons(tmp_path):
+    draw(tmp_path, PICTURE, BOTH)
+    values = np.full((16, 24), 7, np.int32)
+    values[3:9, 2:12], values[10:12, 5:9], values[:2], values[14:, :3] = 26_001, 24_000, 3, 33
+    save_label(tmp_path, f"{TRUTH}_instanceIds.png", values, np.uint16)
+    other = "gtFine/val/munster/munster_000000_000019_gtFine_instanceIds.png"
+    save_label(tmp_path, other, np.full((16, 24), 40_000), np.uint16)
+    assert detected(tmp_path) == "cityscapes"
+    found = by_source("cityscapes", tmp_path, task="detection", masks=True)
+    one = found[PICTURE]
+    boxes = [(box.label, box.is_crowd, box.xmin, box.ymin, box.xmax, box.ymax) for box in one.boxes]
+    assert boxes == [
+        ("bicycle", True, 0, 14, 3, 16),
+        ("person", False, 5, 10, 9, 12),
+        ("car", False, 2, 3, 12, 9),
+    ]
+    assert np.array_equal(draw_mask(one.boxes[2].mask, (16, 24)), values == 26_001)
+    assert "road 1" in one.notes[0] and found[BOTH].problem[1] == "not the instances of Cityscapes"
 
 
 @pytest.mark.parametrize(

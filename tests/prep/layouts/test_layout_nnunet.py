@@ -108,7 +108,7 @@ def test_a_color_picture_holds_the_three_channels_of_its_case(tmp_path, channels
         ({"labels": {"background": 0, "edema": 1.5}}, "expected a whole number"),
         ({"labels": {"background": 0, "a": 1, "b": 1}}, "is there twice"),
         ({"channel_names": {"1": "CT"}}, "without gaps"),
-        ({"file_ending": ".brik"}, "'.brik' is not read; known: .nii.gz .nii .nrrd .mha"),
+        ({"file_ending": ".brik"}, "'.brik' is not read; known: .nii.gz .nii .nii.zst .nrrd .mha"),
         ({"file_ending": None}, "file_ending: expected such as .nii.gz; found channel_names"),
         ({"numTraining": True}, "numTraining: expected the number"),
         ({"numTraining": 3}, "numTraining is 3, and imagesTr holds 1 case"),
