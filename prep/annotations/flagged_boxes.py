@@ -10,6 +10,7 @@ patientId,x,y,width,height,Target
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from halofeed.prep.annotations.class_names import class_number
 from halofeed.prep.annotations.columns import SPELLINGS, normalize_name
@@ -37,42 +38,69 @@ def flagged_boxes_form(
     # A class in words says more than a flag.
     if box is None or of_picture is None or _named(known, "class"):
         return None
-    places = [known[side] for side in box]
-    flags = [place for place in range(len(header)) if place not in (*places, known[of_picture])]
-    flags = _flags_of_boxes(rows(), len(header), places, flags)
+    places, picture = [known[side] for side in box], known[of_picture]
+    others = [place for place in range(len(header)) if place not in (*places, picture)]
+    flags = _flags_of_boxes(rows(), len(header), places, others)
     if len(flags) != 1:
         return None
-    (flag,) = flags
-    label, is_corner_size = header[flag], _is_corner_size(rows(), len(header), places, box)
-
-    def convert(_: str, row: Row) -> Iterator[Row]:
-        cells = [row[column] for column in header]
-        sides = [cells[place] for place in places]
-        rest = {
-            column: cell
-            for place, (column, cell) in enumerate(zip(header, cells, strict=True))
-            if place not in (*places, flag, known[of_picture])
-        }
-        written: Mapping[str, object] = dict(zip((header[place] for place in places), sides, strict=True))
-        if is_corner_size:
-            written = {BOX_LIST: f"[{', '.join(map(str, sides))}]" if str(sides[0]).strip() else ""}
-        is_object = class_number(str(cells[flag]).strip()) == 1
-        yield {**rest, "filename": cells[known[of_picture]], **written, "class": label if is_object else ""}
-
-    others = [
-        column for place, column in enumerate(header) if place not in (*places, flag, known[of_picture])
-    ]
-    shown = [BOX_LIST] if is_corner_size else [header[place] for place in places]
-    return TableForm(
-        convert=convert,
-        columns=(*others, "filename", *shown, "class"),
-        note=f"boxes of {name} were taken for the class {label}, a column that is 1 where a row has a box"
-        + (
-            ", with x and y of the upper left corner, as centers would leave the pictures"
-            if is_corner_size
-            else ""
-        ),
+    columns = _Columns(
+        header=tuple(header),
+        picture=picture,
+        flag=flags[0],
+        box=tuple(places),
+        is_corner_size=_is_corner_size(rows(), len(header), places, box),
     )
+    corner = ", with x and y of the upper left corner, as centers would leave the pictures"
+    return TableForm(
+        convert=columns.convert,
+        columns=columns.converted,
+        note=f"boxes of {name} were taken for the class {header[flags[0]]}, a column that is 1 where a row has a box"
+        + corner * columns.is_corner_size,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Columns:
+    """Columns of a table of flagged boxes, by their places in its header.
+
+    Args:
+        picture: column that names the picture.
+        flag: column of 0 and 1.
+        box: columns of the box.
+        is_corner_size: whether the box is a corner and a size.
+    """
+
+    header: tuple[str, ...]
+    picture: int
+    flag: int
+    box: tuple[int, ...]
+    is_corner_size: bool
+
+    @property
+    def others(self) -> list[str]:
+        """Columns that are neither picture nor box nor flag."""
+        used = {self.picture, self.flag, *self.box}
+        return [column for place, column in enumerate(self.header) if place not in used]
+
+    @property
+    def converted(self) -> tuple[str, ...]:
+        """Columns of the converted rows."""
+        box = [BOX_LIST] if self.is_corner_size else [self.header[place] for place in self.box]
+        return (*self.others, "filename", *box, "class")
+
+    def convert(self, _: str, row: Row) -> Iterator[Row]:
+        """Yield the row with the class in place of the flag."""
+        sides = {self.header[place]: row[self.header[place]] for place in self.box}
+        if self.is_corner_size:
+            written = ", ".join(str(side) for side in sides.values())
+            sides = {BOX_LIST: f"[{written}]" if written.strip(", ") else ""}
+        is_object = class_number(str(row[self.header[self.flag]]).strip()) == 1
+        rest = {column: row[column] for column in self.others}
+        named = {
+            "filename": row[self.header[self.picture]],
+            "class": self.header[self.flag] if is_object else "",
+        }
+        yield {**rest, **named, **sides}
 
 
 def may_hold_flagged_boxes(header: Sequence[str]) -> bool:
