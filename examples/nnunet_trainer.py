@@ -19,7 +19,7 @@ def main(folder: Path) -> None:
     # nnU-Net reads its folders from the environment when it is imported.
     for name in ("raw", "preprocessed", "results"):
         os.environ[f"nnUNet_{name}"] = str(folder / name)
-    os.environ["nnUNet_compile"] = "f"
+    os.environ.update({"nnUNet_compile": "f"})
     raw = folder / "raw" / "Dataset001_Drawn"
     draw_ct(folder / "ct")
     for part in ("imagesTr", "labelsTr"):

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from halofeed.loader.forms.monai_form import monai as monai
     from halofeed.loader.forms.nnunet_form import PatchOptions as PatchOptions
     from halofeed.loader.forms.nnunet_form import nnunet as nnunet
+    from halofeed.loader.forms.rf_detr_form import rf_detr as rf_detr
     from halofeed.loader.forms.torchvision_form import detection as detection
     from halofeed.loader.forms.torchvision_form import source_boxes as source_boxes
     from halofeed.loader.forms.ultralytics_form import ultralytics as ultralytics
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 _NAMES = {
     **dict.fromkeys(("detection", "source_boxes"), "halofeed.loader.forms.torchvision_form"),
     **dict.fromkeys(("PatchOptions", "nnunet"), "halofeed.loader.forms.nnunet_form"),
+    "rf_detr": "halofeed.loader.forms.rf_detr_form",
     "monai": "halofeed.loader.forms.monai_form",
     "ultralytics": "halofeed.loader.forms.ultralytics_form",
 }

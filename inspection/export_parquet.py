@@ -23,7 +23,7 @@ from halofeed.inspection.export_volumes import check_complete_scans, stored_scan
 from halofeed.prep.formats.volume.nifti import nifti_bytes
 from halofeed.schemas.croissant import (
     MARK,
-    array_of,
+    array_terms,
     class_records,
     croissant_text,
     field_source,
@@ -316,7 +316,7 @@ def _croissant_fields(record: str, features: Mapping[str, Any], column: str = ""
         while feature["_type"] == "Sequence":
             feature, depth = feature["feature"], depth + 1
         if depth:
-            more = array_of("-1" if depth == 1 else f"-1,{_INNER_LENGTHS[name]}")
+            more = array_terms("-1" if depth == 1 else f"-1,{_INNER_LENGTHS[name]}")
         kind = _CROISSANT_TYPES.get(
             feature["_type"], "Float" if feature.get("dtype") == "float64" else "Integer"
         )

@@ -89,10 +89,13 @@ class _HashedFiles:
     def _hash_of_video(self, path: str) -> str:
         """Return the SHA-256 of a video, which is computed once for all of its frames while its stamp is the same."""
         key = (self.root, path, self.stamp(path))
-        if key not in _HASHES_OF_VIDEOS or key[2] is None:  # without a stamp, a change would not be seen
+        # Without a stamp, a change would not be seen. Threads of several videos replace each other's hash.
+        found = None if key[2] is None else _HASHES_OF_VIDEOS.get(key)
+        if found is None:
+            found = self._hash(path)
             _HASHES_OF_VIDEOS.clear()
-            _HASHES_OF_VIDEOS[key] = self._hash(path)
-        return _HASHES_OF_VIDEOS[key]
+            _HASHES_OF_VIDEOS[key] = found
+        return found
 
     def _hash(self, path: str) -> str:
         """Return the SHA-256 of a file that was not read completely; it may be larger than the memory."""

@@ -133,7 +133,7 @@ def record_set(identity: str, fields: Sequence[Mapping[str, Any]], **more: Any) 
 
 
 def record_field(identity: str, data_type: str, about: str, **more: Any) -> dict[str, Any]:
-    """Return a Field; `more` has its source, or `array_of`.
+    """Return a Field; `more` has its source, or `array_terms`.
 
     >>> record_field("default/label", "sc:Integer", "class")["name"]
     'label'
@@ -142,10 +142,10 @@ def record_field(identity: str, data_type: str, about: str, **more: Any) -> dict
     return {"@type": "cr:Field", "@id": identity, **described, **more}
 
 
-def array_of(shape: str) -> dict[str, Any]:
+def array_terms(shape: str) -> dict[str, Any]:
     """Return the terms of a field that is an array; -1 is any length.
 
-    >>> array_of("-1,4")
+    >>> array_terms("-1,4")
     {'isArray': True, 'arrayShape': '-1,4'}
     """
     return {"isArray": True, "arrayShape": shape}

@@ -37,7 +37,10 @@ MAY_IMPORT_PACKAGES: dict[str, dict[str, str]] = {
     "prep": {
         **dict.fromkeys(("numpy", "PIL", "cv2", "simplejpeg", "isal", "rle", "nibabel", "pydicom"), ANYWHERE),
         **dict.fromkeys(
-            ("regex", "yaml", "pyarrow", "h5py", "tifffile", "imagecodecs", "pyproj", "pyvips"),
+            (
+                *("regex", "yaml", "pyarrow", "h5py", "tifffile", "imagecodecs", "pyproj", "pyvips"),
+                *("array_record", "pillow_heif"),
+            ),
             INSIDE_FUNCTIONS,
         ),
     },
@@ -50,7 +53,8 @@ MAY_IMPORT_PACKAGES: dict[str, dict[str, str]] = {
     "loader": {
         **dict.fromkeys(("numpy", "cv2", "simplejpeg"), ANYWHERE),
         **dict.fromkeys(
-            ("tensorflow", "jax", "ml_dtypes", "torch", "monai", "keras", "blosc2"), INSIDE_FUNCTIONS
+            ("tensorflow", "jax", "ml_dtypes", "torch", "monai", "keras", "blosc2", "rfdetr"),
+            INSIDE_FUNCTIONS,
         ),
     },
     "trainer": {
@@ -72,6 +76,7 @@ ONLY_IN_FILES = {
         for name in ("torchvision", "ultralytics", "rf_detr", "monai", "nnunet")
     },
     ("loader", "blosc2"): {"loader/forms/nnunet_cases.py"},
+    ("loader", "rfdetr"): {"loader/forms/rf_detr_form.py"},
     ("loader", "monai"): {"loader/forms/monai_form.py"},
     ("loader", "keras"): {"loader/forms/keras_form.py"},
     ("trainer", "orbax"): {"trainer/checkpoint.py"},
@@ -92,9 +97,14 @@ ONLY_IN_FILES = {
         *(f"prep/formats/dicom/{name}.py" for name in ("headers", "sop_classes", "pixels")),
     },
     ("prep", "tifffile"): {f"prep/formats/region/tiff_{part}.py" for part in ("blocks", "regions")},
+    ("prep", "array_record"): {"prep/sources/array_records.py"},
+    ("prep", "pillow_heif"): {"prep/formats/picture/heic.py"},
     ("prep", "imagecodecs"): {
-        f"prep/formats/region/{name}.py"
-        for name in ("tiff_blocks", "tiff_regions", "png_rows", "slide_regions")
+        *(
+            f"prep/formats/region/{name}.py"
+            for name in ("tiff_blocks", "tiff_regions", "png_rows", "slide_regions")
+        ),
+        *(f"prep/formats/picture/{name}.py" for name in ("avif", "deep_jpeg", "jxl")),
     },
     ("prep", "pyvips"): {"prep/formats/region/jpeg_rows.py"},
     ("prep", "rle"): {"prep/formats/dicom/pixels.py"},

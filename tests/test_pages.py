@@ -35,6 +35,7 @@ LIBRARIES = {
     "keras_without_tensorflow": "keras",
     "monai_unet": "monai",
     "nnunet_trainer": "nnunetv2",
+    "rf_detr_trainer": "rfdetr",
     "ultralytics_trainer": "ultralytics",
 }
 

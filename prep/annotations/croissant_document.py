@@ -24,7 +24,7 @@ _TERMS = ("fileProperty", "column", "jsonPath")
 
 @dataclass(frozen=True, kw_only=True)
 class FieldSource:
-    """Where the values of a field come from.
+    """Source of the values of a field.
 
     Args:
         base: id of a FileObject, FileSet or RecordSet.

@@ -59,7 +59,7 @@ _BOX_FORMS = {
     "YXYX": ("corners", True),
 }
 """Form, and whether y comes first, of Keras's names of the forms of a box; REL_ in front means shares of the sides."""
-Record = dict[str, Any]
+_Values = dict[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,7 +145,7 @@ class _Reader:
             if one.source is None or target is None or {one.source.base, target.base} != {base, other}:
                 continue
             sides = {one.source.base: one, target.base: replace(one, source=target)}
-            by_key: dict[str, list[Record]] = {}
+            by_key: dict[str, list[_Values]] = {}
             for record in self.records(other, [*fields, sides[other]]):
                 by_key.setdefault(_text(self.value(sides[other], record)), []).append(record)
             key = partial(self.value, sides[base])
@@ -157,7 +157,7 @@ class _Reader:
 
     # Records ----------------------------------------------------------------------------------------------
 
-    def records(self, base: str, fields: Sequence[CroissantField]) -> Iterator[Record]:
+    def records(self, base: str, fields: Sequence[CroissantField]) -> Iterator[_Values]:
         """Yield the records of a source: rows of its tables, or its files."""
         paths = self.paths(base)
         own = [one.source for one in fields if one.source is not None and one.source.base == base]
@@ -168,7 +168,7 @@ class _Reader:
             else:
                 yield {_PATH: path}
 
-    def table(self, path: str) -> Iterator[Record]:
+    def table(self, path: str) -> Iterator[_Values]:
         """Yield the rows of a table."""
         kind = posixpath.splitext(path)[1].lower()
         if kind == ".parquet":
@@ -270,7 +270,7 @@ class _Reader:
 
     # Values -----------------------------------------------------------------------------------------------
 
-    def value(self, field: CroissantField, record: Record) -> Any:
+    def value(self, field: CroissantField, record: _Values) -> Any:
         """Return the value of a field in a record of its source."""
         source = field.source
         assert source is not None
@@ -296,7 +296,7 @@ class _Reader:
             )
         return properties[source.what]
 
-    def transformed(self, found: Any, kind: str, text: str, field: CroissantField, record: Record) -> Any:
+    def transformed(self, found: Any, kind: str, text: str, field: CroissantField, record: _Values) -> Any:
         if found is None:
             return None
         if kind == "regex":
@@ -325,7 +325,7 @@ class _Reader:
 
     def row(
         self,
-        records: Mapping[str, Record],
+        records: Mapping[str, _Values],
         fields: Sequence[CroissantField],
         base: str,
         picture: str,
@@ -335,22 +335,24 @@ class _Reader:
         values: ContainerRow = {}
         for field in fields:
             assert field.source is not None
-            record = records.get("" if field.source.base == base else field.source.base)
-            found = None if record is None else self.value(field, record)
-            found = self.named(field, found)
-            if "BoundingBox" in field.types and found not in (None, ""):
-                values |= self.box(field, found)
-            elif self.is_split(field):
-                values["split"] = found
-            elif (column := _column_of_structure(field, record)) is not None:
-                values[column] = record[column]  # type: ignore[index]
-            elif field.name not in values:
-                values[field.name] = found
+            record = records.get("" if field.source.base == base else field.source.base, {})
+            # The first of two fields of one name counts.
+            values = {**self.cells(field, record), **values}
         path, mask = values.pop(picture), values.pop(label) if label else None
         if not values.get("split") and (container := container_of(str(path or ""))):
             values["split"] = split_in_file_name(container) or "train"
         # A picture of a structure of bytes and path may be a structure still.
         return picture_row(values, str(path or ""), mask, replace(self.options, column=()))
+
+    def cells(self, field: CroissantField, record: _Values) -> ContainerRow:
+        """Return the cells that a field gives a row: one, the corners of a box, or a structure as a whole."""
+        column = _column_of_structure(field, record)
+        if column is not None:
+            return {column: record[column]}
+        found = self.named(field, self.value(field, record)) if record else None
+        if "BoundingBox" in field.types and found not in (None, ""):
+            return self.box(field, found)
+        return {"split" if self.is_split(field) else field.name: found}
 
     def is_split(self, field: CroissantField) -> bool:
         """Return whether a field is the split of its record, by its type or that of what it refers to."""
@@ -405,13 +407,13 @@ class _Join:
     """
 
     other: str
-    key: Callable[[Record], str]
-    rows: Mapping[str, Sequence[Record]]
+    key: Callable[[_Values], str]
+    rows: Mapping[str, Sequence[_Values]]
 
 
-def _joined(record: Record, joins: Sequence[_Join]) -> Iterator[dict[str, Record]]:
+def _joined(record: _Values, joins: Sequence[_Join]) -> Iterator[dict[str, _Values]]:
     """Yield the records of all sources that belong to one record; each match is one, and none is one without it."""
-    combined: list[dict[str, Record]] = [{"": record}]
+    combined: list[dict[str, _Values]] = [{"": record}]
     for join in joins:
         # A picture without a row of the other table is a record with empty fields.
         found = join.rows.get(join.key(record)) or [{}]
@@ -427,13 +429,13 @@ def _is_picture(field: CroissantField) -> bool:
     return bool(field.types & (_PICTURE_TYPES | _MASK_TYPES))
 
 
-def _column_of_structure(field: CroissantField, record: Record | None) -> str | None:
+def _column_of_structure(field: CroissantField, record: _Values) -> str | None:
     """Return the column whose structure a field is a part of, such as the objects of a picture; None for others.
 
     Structures are read as a whole, since the parts of an object belong together.
     """
     source = field.source
-    if record is None or source is None or source.extract != "column" or _is_picture(field):
+    if source is None or source.extract != "column" or _is_picture(field):
         return None
     is_part = any(kind == "jsonPath" for kind, _ in source.transforms)
     return source.what if is_part and isinstance(record.get(source.what), dict | list) else None

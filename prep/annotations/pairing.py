@@ -10,7 +10,7 @@ from halofeed.prep.annotations.class_names import sort_class_names
 from halofeed.prep.annotations.contract import LayoutOptions, is_split_name, rejected_example, sort_examples
 from halofeed.prep.annotations.patterns import PatternPair
 from halofeed.prep.sources.example import SourceExample
-from halofeed.prep.sources.file_names import iterate_scans, missing_part
+from halofeed.prep.sources.file_names import DICOM_EXTENSIONS, iterate_scans, missing_part
 from halofeed.system.errors import AnnotationsError, Problem
 
 CHANNEL_LEFT_OUT: Problem = ("selection", "channel is left out by --channel-order", "")
@@ -337,7 +337,11 @@ def by_pattern(paths: Mapping[str, int], root: str, pair: PatternPair, options: 
     """Sort files by the patterns of images and labels; for errors see `join_channels`."""
     result = SortedFiles(paths=paths)
     channels: list[tuple[PairKey, Mapping[str, str], SourceExample]] = []
-    for path in iterate_scans(paths, options.takes_scan):
+    # A SEG or RTSTRUCT is a label where the pattern names DICOM files; other DICOM files are no volumes by themselves.
+    names_dicom = (options.label_pattern or "").lower().endswith(DICOM_EXTENSIONS)
+    of_dicom = [path for path in paths if names_dicom and path.lower().endswith(DICOM_EXTENSIONS)]
+    masks = [path for path in of_dicom if (found := pair.classify(path)) is not None and not found[0]]
+    for path in (*iterate_scans(paths, options.takes_scan), *masks):
         understood = pair.classify(path)
         if understood is None:
             result.neither.append(path)

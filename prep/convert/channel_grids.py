@@ -59,8 +59,8 @@ def reference_channel(paths: Sequence[str], rule: str) -> int:
     _, _, name = rule.partition(":")
     if not name:
         return 0
-    parts = [_parts(path) for path in paths]
-    having = sorted((len(of_one), at) for at, of_one in enumerate(parts) if _parts(name) <= of_one)
+    parts, wanted = [_parts(path) for path in paths], _parts(name)
+    having = sorted((len(of_one), at) for at, of_one in enumerate(parts) if wanted and wanted <= of_one)
     if len(having) == 1 or (having and having[0][0] < having[1][0]):
         return having[0][1]
     if name.isdecimal() and int(name) < len(paths):

@@ -8,8 +8,9 @@ The form is that of the Medical Segmentation Decathlon, with a list of channels 
 file name. Paths are relative to the folder of the file or, as MONAI takes them from its `dataroot`, to the root of the
 source.
 
-Source: `load_decathlon_datalist` in monai/data/decathlon_datalist.py; `datafold_read` in monai/apps/auto3dseg/utils.py,
-which validates with the entries of one fold and trains on all others.
+Source: `load_decathlon_datalist` in monai/data/decathlon_datalist.py; `datafold_read` in MONAI's
+tutorial 3d_segmentation/swin_unetr_brats21_segmentation_3d.ipynb, which validates with the entries of one fold and
+trains on all others.
 """
 
 from __future__ import annotations
@@ -82,7 +83,8 @@ def _find(annotations: SourceFiles) -> str:
     found = [path for path, text in read_heads(annotations, paths, ".json") if is_datalist(text)]
     if len(found) == 1:
         return found[0]
-    listed = f"found {', '.join(found[:5])}; name one with --annotations" if found else "found none"
+    listed = f"found {', '.join(found[:5])}; name one with --source, and its folder with --images"
+    listed = listed if found else "found none"
     raise AnnotationsError(
         f'{annotations.root}: expected one JSON file with "training": {_EXPECTED}; {listed}'
     )

@@ -129,7 +129,7 @@ def _read_table(
         text=("scan", "class", "split", "group"),
         expected="a column of the scan, such as filename, and xmin,ymin,zmin,xmax,ymax,zmax",
         spellings=SCAN_SPELLINGS,
-        read=read_scan_columns,
+        read=lambda name, header, _: read_scan_columns(name, header),
         options=options,
     )
     tables, faults = [], []

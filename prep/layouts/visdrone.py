@@ -48,7 +48,7 @@ CLASSES: Final = (
 _VALUES = 8
 _ROW = re.compile(rf"-?\d+(\s*,\s*-?\d+){{{_VALUES - 1}}}\s*,?")
 _FOLDER = re.compile(r"(^|/)annotations(?=/)", re.IGNORECASE)
-IGNORED: Final = (
+REGIONS_NOTE: Final = (
     "boxes of category 0, and of 11 with score 0, are ignored regions: training and evaluation leave them out"
 )
 """Note on the ignored regions of a file."""
@@ -75,7 +75,7 @@ def _read(path: str, data: bytes) -> list[FilePicture] | None:
         split=split_in_file_name(above) or "",
         objects=rows,
         optional=not lines,
-        notes=(IGNORED,) if any(map(is_region, rows)) else (),
+        notes=(REGIONS_NOTE,) if any(map(is_region, rows)) else (),
     )
     return [picture]
 

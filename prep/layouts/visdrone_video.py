@@ -19,7 +19,7 @@ from halofeed.prep.annotations.frame_rows import (
     read_rows,
     refuse_single_file,
 )
-from halofeed.prep.layouts.visdrone import IGNORED, box_of, is_region
+from halofeed.prep.layouts.visdrone import REGIONS_NOTE, box_of, is_region
 from halofeed.prep.sources.files import SourceFiles
 
 _VALUES = 10
@@ -53,7 +53,7 @@ def _read_with(files: SourceFiles, options: LayoutOptions, images: SourceFiles) 
             path=path,
             folder=posixpath.join(above, "sequences", name),
             digits=_DIGITS,
-            notes=(_UNREAD, *((IGNORED,) if has_regions else ())),
+            notes=(_UNREAD, *((REGIONS_NOTE,) if has_regions else ())),
         )
         pictures = pictures_of_sequence(images, sequence, objects, options)
         # VisDrone2019-VID-val/annotations: the name of the folder above ends with the split.

@@ -126,9 +126,9 @@ class VolumeOptions:
         brief="volumes: window by name, or as 40/400 (center/width)",
         group=SHAPE,
         needs=Need(
-            "--depth, or DICOM pictures without --fit tiles",
+            "volumes or complete DICOM pictures",
             lambda recipe: recipe.depth is not None or (recipe.frames is None and recipe.fit != "tiles"),
-            why="without {}; leave it out",
+            why="without {}; leave {option} out",
         ),
     )
     window_hu: tuple[float, ...] = option((), "the window's low and high end, e.g. -160,240")

@@ -336,6 +336,12 @@ EXCEPTIONS: dict[str, str] = {
         ),
         "only the user knows the table or the pictures; tests/prep/layouts/test_layout_run_lengths.py has both",
     ),
+    "prep/options/volumes.py: --several-masks {}: masks of volumes are combined so; add --depth, or": (
+        "pictures have no depth; a case of two masks types --several-masks merge"
+    ),
+    "prep/voxels/votes.py: {} of {} classes; choose fewer classes with --classes": (
+        "it takes nine masks of more than a hundred classes; tests/prep/voxels/test_votes.py has them"
+    ),
     "inspection/predicted_sources.py: {}: holds no {}; name the folder of `halofeed predict --out`": (
         "it names a folder that another command has written"
     ),

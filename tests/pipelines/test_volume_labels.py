@@ -316,6 +316,23 @@ def test_masks_of_different_structures_are_no_readings_and_the_vote_says_what_is
         convert(source, tmp_path / "o", several_masks="majority", class_overlap="channels", **KIDNEYS)
 
 
+@pytest.mark.parametrize("made", [seg_of, rtstruct_of])
+def test_a_label_pattern_names_masks_in_dicom_of_scans_in_nifti(tmp_path: Path, made: Any) -> None:
+    source = tmp_path / "s"
+    save_nifti(source / "images/a.nii.gz", image(), AFFINE)
+    for folder in ("labels", "second"):
+        (source / folder).mkdir()
+        (source / folder / "a.dcm").write_bytes(made({"left kidney": LEFT, "right kidney": RIGHT}))
+    options = {"layout": "pairs", "task": None, "image_pattern": "images/{id}.nii.gz"}
+    kidneys = {1: "left kidney", 2: "right kidney"}
+    label = LEFT + 2 * RIGHT
+    check(source, label, None, kidneys, label_pattern="labels/{id}.dcm", classes=("*kidney",), **options)
+    both = {"label_pattern": "*/{id}.dcm", "classes": ("*kidney",)}
+    check(source, label, None, kidneys, several_masks="majority", **both, **options)
+    with pytest.raises(JobError, match="several labels for one image"):
+        convert(source, tmp_path / "o", **both, **options)
+
+
 # SNOMED CT: kidney, with the modifier left or right; body structure.
 CODES = {
     "left kidney": ("64033007", "7771000"),

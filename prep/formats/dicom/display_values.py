@@ -159,7 +159,9 @@ def plan_gray(header: PictureHeader, frame: int, choice: str | None = None) -> G
     if rescale is not None and rescale[0] == 0:
         raise SourceError("read", "rescale slope is 0")
     low, high = _range_of(header, table, rescale)
-    views, ignored = _views_of(groups, header, may_be_negative=low < 0)
+    # The user's own range needs nothing of the file's windows, which may be damaged.
+    is_own = choice is not None and (choice == NO_VIEW or "/" in choice)
+    views, ignored = ([], 0) if is_own else _views_of(groups, header, may_be_negative=low < 0)
     view = _chosen_view(choice, views, groups, header)
     is_identity = table is None and (rescale is None or rescale == (1.0, 0.0))
     # 16 bits are what writers state that do not know better; fewer bits are those of the detector.

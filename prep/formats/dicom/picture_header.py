@@ -157,7 +157,7 @@ def describe_other(kind: str) -> str:
     if kind == "whole-slide image":
         return "it is a whole-slide image: cut it with --fit tiles --height 1024 --width 1024"
     if kind == STRUCTURE_SET or kind in MASK_KINDS:
-        return f"it is a {kind}, which labels the series that it was drawn on: --layout dicom with --depth reads both"
+        return f"it is a {kind}, which labels the series that it was drawn on; move it to another folder"
     return f"it is of the kind {kind}; move it to another folder"
 
 

@@ -77,8 +77,7 @@ class PictureListing:
                     yield one
         if self.window is not None and not count:
             raise UsageError(
-                f"--window {self.window}: no source is a DICOM picture, which alone have windows; leave it out, or set "
-                "the static shape of volumes with --depth"
+                f"--window {self.window}: no source is a DICOM picture, which alone have windows; leave --window out"
             )
         if self.divides and count > 1 and not patients:
             self.warn(NO_PATIENT_ID)

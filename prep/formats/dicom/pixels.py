@@ -391,7 +391,11 @@ def _decode(
     """
     codec, plugin = PLUGINS[syntax]
     if codec == JPEG_XL:
-        return _decode_jpeg_xl(frame, stored), 0
+        decoded = _decode_jpeg_xl(frame, stored)
+        header = Codestream(
+            size=stored.size, components=1, precision=8 * decoded.dtype.itemsize, signed=False
+        )
+        return decoded, header
     header = _check_codestream(frame, codec, stored)
     if codec == "RLE":
         planes = decode_rle(frame, stored.word_bytes * stored.samples, stored.size, stored.samples)
@@ -434,8 +438,9 @@ def _decode(
 
 def _decode_jpeg_xl(frame: bytes, stored: PixelFormat) -> NDArray[Any]:
     # JPEG XL has no signed integers, and how writers store them as unsigned ones is not known from any file.
-    if stored.signed or stored.bits_allocated > 16:
-        detail = f"{JPEG_XL} of {'signed ' if stored.signed else ''}{stored.bits_allocated} bits"
+    if stored.signed or stored.bits_allocated > 16 or stored.samples > 1:
+        sign = "signed " if stored.signed else ""
+        detail = f"{JPEG_XL} of {stored.samples} x {sign}{stored.bits_allocated} bits"
         raise frame_error("transfer syntax is not supported", detail)
     size = jpeg_xl_size(frame)
     if size != stored.size:

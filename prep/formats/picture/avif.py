@@ -9,7 +9,7 @@ from __future__ import annotations
 from PIL import ImageFile
 
 from halofeed.prep.formats.picture.image import OpenedImage, Raster, estimate_decoding
-from halofeed.prep.formats.picture.optional_codecs import codec, three_axes, to_full_depth
+from halofeed.prep.formats.picture.optional_codecs import needs_codec, three_axes, to_full_depth
 from halofeed.prep.formats.picture.pillow import decoder_failures, load_raster, open_with_plugin
 
 _ORIENTATION = 0x0112
@@ -69,7 +69,8 @@ def _load(data: bytes) -> Raster:
 
 
 def _load_deep(data: bytes, bits: int) -> Raster:
-    imagecodecs = codec("imagecodecs", "pictures", f"AVIF pictures of {bits} bits")
+    with needs_codec("imagecodecs", "pictures", f"AVIF pictures of {bits} bits"):
+        import imagecodecs
     with decoder_failures():
         pixels = three_axes(imagecodecs.avif_decode(data, index=0, numthreads=1))
         filled, notes = to_full_depth(pixels, bits)

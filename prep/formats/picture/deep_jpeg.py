@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from halofeed.prep.formats.picture.image import Raster, truncated_error
-from halofeed.prep.formats.picture.optional_codecs import codec, three_axes, to_full_depth
+from halofeed.prep.formats.picture.optional_codecs import needs_codec, three_axes, to_full_depth
 from halofeed.prep.formats.picture.pillow import decoder_failures
 
 _END = b"\xff\xd9"
@@ -29,7 +29,8 @@ def load_deep_jpeg(data: bytes, first_scan: int, bits: int, what: str) -> Raster
     Raises:
         SourceError: imagecodecs is not installed, or the file is damaged or truncated.
     """
-    imagecodecs = codec("imagecodecs", "pictures", what)
+    with needs_codec("imagecodecs", "pictures", what):
+        import imagecodecs
     end = data.rfind(_END)
     if end < first_scan:
         raise truncated_error("no end marker")

@@ -17,7 +17,7 @@ from halofeed.prep.formats.picture.image import (
     estimate_decoding,
     truncated_error,
 )
-from halofeed.prep.formats.picture.optional_codecs import codec, three_axes, to_full_depth
+from halofeed.prep.formats.picture.optional_codecs import needs_codec, three_axes, to_full_depth
 from halofeed.prep.formats.picture.pillow import decoder_failures
 from halofeed.system.errors import SourceError
 
@@ -52,10 +52,11 @@ def open_heic(data: bytes) -> OpenedImage:
 
 
 def _open(data: bytes) -> Any:
-    library = codec("pillow_heif", "heic", "HEIC pictures")
+    with needs_codec("pillow_heif", "heic", "HEIC pictures"):
+        import pillow_heif
     # A conversion has a worker for each core.
-    library.options.DECODE_THREADS = 1
-    return _checked(lambda: library.open_heif(data, convert_hdr_to_8bit=False))
+    pillow_heif.options.DECODE_THREADS = 1
+    return _checked(lambda: pillow_heif.open_heif(data, convert_hdr_to_8bit=False))
 
 
 def _load(data: bytes, bits: int) -> Raster:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import importlib
-from typing import Any
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import numpy as np
 
@@ -11,8 +11,9 @@ from halofeed.prep.formats.picture.image import PixelArray, decode_error, fill_d
 from halofeed.system.errors import install_command
 
 
-def codec(module: str, extra: str, what: str) -> Any:
-    """Return an optional library.
+@contextmanager
+def needs_codec(module: str, extra: str, what: str) -> Iterator[None]:
+    """Reject a file where the import of an optional library in a block fails.
 
     Args:
         module: name of the library.
@@ -23,7 +24,7 @@ def codec(module: str, extra: str, what: str) -> Any:
         SourceError: the library is not installed; the message has the command.
     """
     try:
-        return importlib.import_module(module)
+        yield
     except ImportError as error:
         reason = f"{what} need {module.replace('_', '-')}"
         raise decode_error(reason, f"install it with {install_command(extra)}") from error

@@ -31,7 +31,7 @@ from halofeed.prep.formats.picture.image import (
     levels_of,
 )
 from halofeed.prep.formats.picture.jpeg import open_jpeg
-from halofeed.prep.formats.picture.jpeg_xl import CONTAINER, open_jpeg_xl
+from halofeed.prep.formats.picture.jxl import CONTAINER, open_jpeg_xl
 from halofeed.prep.formats.picture.png import open_png
 from halofeed.prep.formats.picture.tiff import open_tiff
 from halofeed.prep.geometry.resize import displayed_size

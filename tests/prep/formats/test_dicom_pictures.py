@@ -441,7 +441,10 @@ def test_damaged_bytes_give_a_picture_or_a_reason_and_no_other_error():
         ),
         ({"NumberOfFrames": 100_000}, "100,000 frames"),
         ({"NumberOfFrames": 4}, "pixel data is truncated"),
-        ({"SOPClassUID": "1.2.840.10008.5.1.4.1.1.66.4", "Modality": "SEG"}, "--layout dicom with --depth"),
+        (
+            {"SOPClassUID": "1.2.840.10008.5.1.4.1.1.66.4", "Modality": "SEG"},
+            "labels the series that it was drawn on",
+        ),
     ],
 )
 def test_a_picture_that_contradicts_itself_is_refused_with_the_reason(change, message):

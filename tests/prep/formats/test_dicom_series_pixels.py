@@ -282,7 +282,7 @@ def test_jpeg_xl_is_decoded_exactly_by_imagecodecs(tmp_path, number, dtype, bits
             read_one(tmp_path)
     made.PixelRepresentation = 1
     save_jpeg_xl(made, frame, path, number)
-    with pytest.raises(SourceError, match="JPEG XL of signed"):
+    with pytest.raises(SourceError, match="JPEG XL of 1 x signed"):
         read_one(tmp_path)
 
 

@@ -139,9 +139,7 @@ def test_a_folder_without_a_datalist_or_with_two_is_refused(tmp_path):
         read(write_files(tmp_path / "a", {"x.json": "{}"}))
     files = write(tmp_path / "b", {"training": [entry("a")]}, *files_of("a"))
     write(tmp_path / "b", {"training": [entry("a")]}, name="other.json")
-    with pytest.raises(
-        AnnotationsError, match=r"found folds\.json, other\.json; name one with --annotations"
-    ):
+    with pytest.raises(AnnotationsError, match=r"found folds\.json, other\.json; name one with --source"):
         read(LocalFiles(tmp_path / "b"))
     assert read(files, file="folds.json")["scans/a_t1.nii"].mask == "scans/a_seg.nii"
 

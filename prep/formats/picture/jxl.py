@@ -20,7 +20,7 @@ from halofeed.prep.formats.picture.image import (
     estimate_decoding,
     truncated_error,
 )
-from halofeed.prep.formats.picture.optional_codecs import codec, three_axes, to_full_depth
+from halofeed.prep.formats.picture.optional_codecs import needs_codec, three_axes, to_full_depth
 from halofeed.prep.formats.picture.pillow import decoder_failures
 from halofeed.system.errors import SourceError
 
@@ -201,7 +201,8 @@ def open_jpeg_xl(data: bytes) -> OpenedImage:
 
 
 def _load(data: bytes, header: _Header) -> Raster:
-    imagecodecs = codec("imagecodecs", "pictures", "JPEG XL pictures")
+    with needs_codec("imagecodecs", "pictures", "JPEG XL pictures"):
+        import imagecodecs
     try:
         with decoder_failures():
             decoded = imagecodecs.jpegxl_decode(data, index=0, keeporientation=True, numthreads=1)
