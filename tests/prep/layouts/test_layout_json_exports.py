@@ -274,7 +274,7 @@ def test_a_shape_of_datumaro_is_a_box_or_a_named_fault(tmp_path, case):
 def test_shapes_of_one_group_and_class_are_one_object(tmp_path):
     group = [shape("polygon", points=SQUARE, group=4), shape("bbox", bbox=[1, 1, 3, 3], group=4)]
     group += [shape("polygon", points=FAR, group=4), shape("polygon", 1, points=FAR, group=4)]
-    bags = [shape("bbox", number, bbox=[1, 1, 3, 3], group=5) for number in (0, 1)]
+    bags = [shape("bbox", number, bbox=[1, 1, 3, 3], group=5) for number in (0, 0, 1)]
     attributes = {"occluded": True, "is_crowd": True}
     write_files(
         tmp_path,
@@ -289,6 +289,7 @@ def test_shapes_of_one_group_and_class_are_one_object(tmp_path):
     assert boxes_of(one) == [
         ("cat", 2, 3, 20, 14),
         ("dog", 14, 10, 20, 14),
+        ("cat", 1, 1, 4, 4),
         ("cat", 1, 1, 4, 4),
         ("dog", 1, 1, 4, 4),
         ("cat", 2, 3, 12, 9),

@@ -194,12 +194,15 @@ def test_several_labels_and_label_images_of_a_manifest_are_named(tmp_path):
     )
     verified = labeled("c.png", "object-detection", boxed(side()), **{"class-map": CLASS_MAP})
     verified |= labeled("c.png", "label-verification", 1, "verified")
-    write_files(tmp_path, {"m.manifest": lines(both, image_line, verified)})
-    draw(tmp_path, "a.png", "b.png", "c.png")
+    again = labeled("d.png", "object-detection", boxed(), **{"failure-reason": "ClientError"})
+    again |= labeled("d.png", "object-detection", boxed(side()), "again", **{"class-map": CLASS_MAP})
+    write_files(tmp_path, {"m.manifest": lines(both, image_line, verified, again)})
+    draw(tmp_path, "a.png", "b.png", "c.png", "d.png")
     found = by_source("sagemaker", tmp_path)
     assert [boxes_of(one) for one in found.values()] == [
         "line has several labels",
         "label is a picture in color",
+        [("dog", *IN_PIXELS)],
         [("dog", *IN_PIXELS)],
     ]
     assert "--label-colors '2acf59=road'" in found["b.png"].problem[2]
