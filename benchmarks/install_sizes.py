@@ -16,7 +16,19 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 EXTRAS = (
-    *("", "remote", "convert", "convert,aws", "convert,gcp", "convert,large", "tf", "train"),
+    *(
+        "",
+        "remote",
+        "convert",
+        "convert,aws",
+        "convert,gcp",
+        "convert,large",
+        "convert,pictures",
+        "convert,array-record",
+        "convert,heic",
+        "tf",
+        "train",
+    ),
     *("tpu", "cuda", "all", "convert,train", "test"),
 )
 """Rows of the table, in its order; then what `./run demo` and `./run test` install."""

@@ -9,13 +9,15 @@ equal, and boxes within half a pixel. `MENDED` has what the other program gets w
 reason, and the boxes are compared after this is mended.
 
 The extra `oracles` has datumaro, supervision and globox. label-studio-sdk, supervisely, labelme and ultralytics need
-0.4 to 6 GB each: install them into environments of their own, and name these with --python.
+0.4 to 6 GB each: install them into environments of their own, and name these with --python, as scalabel and
+cityscapesscripts. Formats whose readers need more than that are compared with stated numbers (reader json).
 """
 
 from __future__ import annotations
 
 import argparse
 import base64
+import csv
 import importlib.util
 import io
 import json
@@ -38,6 +40,7 @@ from PIL import Image
 Objects = dict[str, list[list[Any]]]
 """By the name of a picture: [class, xmin, ymin, xmax, ymax] of each object, or [class] of a picture."""
 HALF_A_PIXEL = 0.5 + 1e-4
+STATED, REGION = "stated", "ignored region"
 SHARED = Path(os.environ.get("HALOFEED_TEST_DATA", Path(__file__).resolve().parents[2] / "shared/data"))
 
 
@@ -48,10 +51,12 @@ class Case:
     Args:
         folder: folder for both programs.
         layout: halofeed's layout.
-        reader: key of `READERS`, the module of the other program.
+        reader: key of `READERS`, the module of the other program; "stated" for boxes that `form` states where no
+            program reads the format. Ignored regions are then compared too, as objects of the class `REGION`.
         form: datumaro's name of the format, or the arguments of another reader.
         below: folder of this case that the other program reads.
         points: whether to compare labeled keypoints instead of boxes.
+        in_volumes: whether boxes are in volumes: xmin, ymin, zmin, xmax, ymax, zmax in voxels of the file.
         patterns: options of a conversion of label images, to compare them instead of boxes.
         file: annotation file for halofeed, if it cannot be left out.
         mend: key of `MENDED`.
@@ -63,6 +68,7 @@ class Case:
     form: Any
     below: str = ""
     points: bool = False
+    in_volumes: bool = False
     patterns: tuple[str, ...] = ()
     file: str | None = None
     mend: str = ""
@@ -82,6 +88,10 @@ MENDED: dict[str, tuple[str, Mend]] = {
         "datumaro subtracts nothing; VOC counts pixels from 1 and a box includes its last pixel (VOC2012 development "
         "kit, 9.2), so that 1 to WIDTH is all of a picture",
         lambda left, top, right, bottom: [left - 1, top - 1, right, bottom],
+    ),
+    "last pixel": (
+        "scalabel adds the last pixel to boxes with fractions too, which are positions",
+        lambda left, top, right, bottom: [left, top, right - 1, bottom - 1],
     ),
     "outline": (
         "labelme's masks hold the pixels of the outline, so that they are a pixel wider than their shape",
@@ -201,6 +211,21 @@ def read_with_label_studio(config: str, folder: str) -> Objects:
     return found
 
 
+def read_brushes(folder: Path) -> Objects:
+    """Return the boxes around the pixels with alpha, as Label Studio's converter unpacks brushes."""
+    from label_studio_sdk.converter.brush import decode_rle
+
+    found: Objects = {}
+    for task in json.loads((folder / "project.json").read_text()):
+        objects = found.setdefault(Path(task["data"]["image"]).stem, [])
+        for one in task["annotations"][0]["result"]:
+            pixels = decode_rle(one["value"]["rle"]).reshape(one["original_height"], one["original_width"], 4)
+            rows, columns = np.nonzero(pixels[..., 3])
+            edges = columns.min(), rows.min(), columns.max() + 1, rows.max() + 1
+            objects.append([one["value"]["brushlabels"][0], *map(int, edges)])
+    return found
+
+
 def read_with_supervisely(_: None, folder: str) -> Objects:
     """Return the objects of a project of Supervisely; its boxes include their last row and column."""
     import supervisely
@@ -274,15 +299,117 @@ def read_labels_with_halofeed(case: Case) -> Objects:
     return found
 
 
+def read_with_scalabel(folder: str) -> Objects:
+    """Return the boxes of Scalabel's own conversion to COCO."""
+    from scalabel.label.io import load
+    from scalabel.label.to_coco import scalabel2coco_detection
+
+    data = load(f"{folder}/det_train.json")
+    coco = scalabel2coco_detection(data.frames, data.config)
+    names = {one["id"]: one["name"] for one in coco["categories"]}
+    found: Objects = {Path(one["file_name"]).stem: [] for one in coco["images"]}
+    stems = {one["id"]: Path(one["file_name"]).stem for one in coco["images"]}
+    for one in coco["annotations"]:
+        left, top, width, height = one["bbox"]
+        box = [left, top, left + width, top + height]
+        found[stems[one["image_id"]]].append([names[one["category_id"]], *box])
+    return found
+
+
+def read_with_cityscapes(folder: str) -> Objects:
+    """Return the boxes around the polygons that the scripts of Cityscapes take for instances."""
+    from cityscapesscripts.helpers.annotation import Annotation
+    from cityscapesscripts.helpers.labels import assureSingleInstanceName, name2label
+
+    found: Objects = {}
+    for path in Path(folder).rglob("*_polygons.json"):
+        annotation = Annotation()
+        annotation.fromJsonFile(str(path))
+        objects = found.setdefault(path.name.replace("_gtFine_polygons.json", "_leftImg8bit"), [])
+        for one in annotation.objects:
+            name = assureSingleInstanceName(one.label)
+            if not one.deleted and name is not None and name2label[name].hasInstances:
+                x, y = zip(*one.polygon, strict=True)
+                objects.append([name, min(x), min(y), max(x), max(y)])
+
+
+def scan_name(path: str) -> str:
+    """Return the name of a scan without folder, extension and channel."""
+    name = Path(path).name
+    return name.removesuffix(".mhd").removesuffix(".nii.gz").removesuffix("_0000")
+
+
+def read_volumes_with_halofeed(case: Case) -> Objects:
+    """Return the objects of a data set of volumes: a conversion, exported as a table in voxels of the sources."""
+    with tempfile.TemporaryDirectory() as out:
+        shape = [word for side in ("depth", "height", "width") for word in (f"--{side}", 64)]
+        run_halofeed(
+            *(
+                "convert",
+                "--source",
+                case.folder,
+                "--layout",
+                case.layout,
+                "--out",
+                out,
+                "--name",
+                "set",
+                *shape,
+            )
+        )
+        run_halofeed("export", f"{out}/set/1.0.0", "--to", "scan-boxes", "--out", f"{out}/table")
+        rows = list(csv.DictReader(Path(out, "table", "boxes.csv").read_text().splitlines()))
+    found: Objects = {}
+    for row in rows:
+        objects = found.setdefault(scan_name(row["filename"]), [])
+        if row["class"]:
+            sides = (f"{axis}{end}" for end in ("min", "max") for axis in "xyz")
+            objects.append([row["class"], *(float(row[side]) for side in sides)])
+    return found
+
+
+def read_with_simpleitk(form: Mapping[str, str], folder: str) -> Objects:
+    """Return the objects of volumes: spheres of a table in millimeters, or boxes of numbered objects."""
+    import SimpleITK
+
+    found: Objects = {}
+    if table := form.get("table"):
+        scans = {scan_name(str(path)): path for path in Path(folder).rglob("*.mhd")}
+        found = {name: [] for name in scans}
+        for row in csv.DictReader(Path(folder, table).read_text().splitlines()):
+            if row["seriesuid"] not in scans:
+                continue
+            image = SimpleITK.ReadImage(str(scans[row["seriesuid"]]))
+            place = [float(row[f"coord{axis}"]) for axis in "XYZ"]
+            # ITK counts from the center of the first voxel.
+            center = np.array(image.TransformPhysicalPointToContinuousIndex(place)) + 0.5
+            reach = float(row["diameter_mm"]) / 2 / np.array(image.GetSpacing())
+            found[row["seriesuid"]].append(["nodule", *(center - reach), *(center + reach)])
+        return found
+    names = json.loads(Path(folder, "dataset.json").read_text())["labels"]
+    for path in Path(folder, "labelsTr").glob("*.nii.gz"):
+        statistics = SimpleITK.LabelShapeStatisticsImageFilter()
+        statistics.Execute(SimpleITK.ReadImage(str(path)))
+        classes = json.loads(Path(str(path).replace(".nii.gz", ".json")).read_text())["instances"]
+        objects = found.setdefault(scan_name(str(path)), [])
+        for number in statistics.GetLabels():
+            start, size = np.split(np.array(statistics.GetBoundingBox(number)), 2)
+            objects.append([names[str(classes[str(number)])], *map(float, start), *map(float, start + size)])
+    return found
+
+
 def read_with_halofeed(case: Case) -> Objects:
     """Return the objects of a data set as a layout reads them."""
     from halofeed.prep.layouts import LayoutOptions, find_layout
     from halofeed.prep.sources.files import LocalFiles
 
+    if case.in_volumes:
+        return read_volumes_with_halofeed(case)
     if case.patterns:
         return read_labels_with_halofeed(case)
     files, found = LocalFiles(case.folder), {}
-    options = LayoutOptions(keep=("keypoints",) if case.points else ())
+    task = "detection" if case.layout == "cityscapes" else None
+    options = LayoutOptions(keep=("keypoints",) if case.points else (), task=task)
     for one in find_layout(case.layout).list_references(files, files, case.file, options):
         path = case.folder / one.source
         if one.problem or case.below not in str(path):
@@ -298,6 +425,8 @@ def read_with_halofeed(case: Case) -> Objects:
             else [box.label, *(np.array([box.xmin, box.ymin, box.xmax, box.ymax]) * np.tile(scale, 2))]
             for box in one.boxes or ()
         ]
+        regions = one.ignored_regions if case.reader == STATED else ()
+        rows += [[REGION, xmin, ymin, xmax, ymax] for ymin, xmin, ymax, xmax in regions]
         found[path.stem] = rows if one.boxes is not None else [[one.label]]
     return found
 
@@ -420,6 +549,8 @@ def inputs(data: Path, work: Path) -> Iterator[tuple[str, Case]]:
     yield "VOC", Case(folder=voc, layout="voc", form="voc_detection", mend="from 1")
     yield "YOLO", Case(folder=cases / "yolo", layout="yolo", form="yolo")
     yield "KITTI", Case(folder=cases / "kitti", layout="kitti", form="kitti_detection")
+    yield "VisDrone", _visdrone(work / "visdrone")
+    yield "CrowdHuman", _crowdhuman(work / "crowdhuman")
     yield "WIDER FACE", Case(folder=cases / "wider", layout="wider", form="wider_face")
     yield (
         "COCO keypoints",
@@ -487,6 +618,32 @@ def _keypoints(folder: Path) -> Path:
     return folder
 
 
+def _visdrone(folder: Path) -> Case:
+    """Write VisDrone's text files: objects, an ignored region, others, and a line that ends with a comma."""
+    _draw(folder / "images", "1.jpg", "2.jpg")
+    (folder / "annotations").mkdir()
+    (folder / "annotations/1.txt").write_text("10,8,30,22,1,4,0,0\n50,10,20,30,0,0,0,0\n")
+    (folder / "annotations/2.txt").write_text("5,40,10,12,1,1,0,1,\n70,30,20,20,0,11,0,0\n")
+    boxes = {
+        "1": [["car", 10, 8, 40, 30], [REGION, 50, 10, 70, 40]],
+        "2": [["pedestrian", 5, 40, 15, 52], [REGION, 70, 30, 90, 50]],
+    }
+    return Case(folder=folder, layout="visdrone", reader=STATED, form=boxes)
+
+
+def _crowdhuman(folder: Path) -> Case:
+    """Write CrowdHuman's list: a person that leaves the picture, one that is ignored, and a mask."""
+    _draw(folder / "Images", "27,ab.jpg")
+    persons = [
+        {"tag": "person", "fbox": [-5, 8, 30, 50], "extra": {"box_id": 0}},
+        {"tag": "person", "fbox": [40, 8, 10, 20], "extra": {"box_id": 1, "ignore": 1}},
+        {"tag": "mask", "fbox": [60, 20, 20, 20], "extra": {"ignore": 1}},
+    ]
+    (folder / "annotation_val.odgt").write_text(json.dumps({"ID": "27,ab", "gtboxes": persons}) + "\n")
+    boxes = [["person", -5, 8, 25, 58], [REGION, 40, 8, 50, 28], [REGION, 60, 20, 80, 40]]
+    return Case(folder=folder, layout="crowdhuman", reader=STATED, form={"27,ab": boxes})
+
+
 def _open_images(folder: Path) -> Path:
     """Write Open Images V6: class names, the list of pictures, and boxes as shares."""
     _draw(folder / "images/train", "0a.jpg", "0b.jpg")
@@ -506,6 +663,18 @@ def _open_images(folder: Path) -> Path:
     }.items():
         (folder / "annotations" / name).write_text(content)
     return folder
+
+
+def volumes(work: Path) -> Iterator[tuple[str, Case]]:
+    """Draw sets with boxes in volumes, and yield a case for each."""
+    from tests.support.scan_box_sets import draw_luna, draw_nndetection
+
+    itk: Mapping[str, Any] = {"reader": "SimpleITK", "in_volumes": True}
+    for name, oblique in (("LUNA16", False), ("LUNA16, oblique scans", True)):
+        draw_luna(folder := work / f"luna {oblique}", oblique=oblique)
+        yield name, Case(folder=folder, layout="luna16", form={"table": "annotations.csv"}, **itk)
+    draw_nndetection(folder := work / "nndetection")
+    yield "nnDetection", Case(folder=folder, layout="nndetection", form={}, **itk)
 
 
 def drawn(work: Path) -> Iterator[tuple[str, Case]]:
@@ -603,7 +772,255 @@ def drawn(work: Path) -> Iterator[tuple[str, Case]]:
     yield "YOLO poses", Case(folder=folder, layout="yolo", reader="ultralytics", form=form, points=True)
 
 
+SIZE = (96, 64)  # of the pictures that `_draw` makes
+WRITTEN: Objects = {"a": [["cat", 10, 8, 40, 30], ["dog", 50, 20, 90, 60]], "b": []}
+"""Objects of formats that no other program at hand reads; their inputs are written from these numbers."""
+
+
+def stated(work: Path) -> Iterator[tuple[str, Case]]:
+    """Write pictures and `WRITTEN` in formats whose readers need a database, a service or a training framework."""
+    width, height = SIZE
+    names = ["cat", "dog"]
+    boxes: dict[str, list[list[int]]] = {
+        f"{name}.png": [[names.index(label), *box] for label, *box in found]
+        for name, found in WRITTEN.items()
+    }
+    shares = {
+        name: [
+            [number, left / width, top / height, (right - left) / width, (bottom - top) / height]
+            for number, left, top, right, bottom in found
+        ]
+        for name, found in boxes.items()
+    }
+    fiftyone: dict[str, Any] = {"classes": names, "labels": {}}
+    for name, found in shares.items():
+        fiftyone["labels"][Path(name).stem] = [{"label": one[0], "bounding_box": one[1:]} for one in found]
+    ndjson: list[dict[str, Any]] = [
+        {"type": "dataset", "task": "detect", "class_names": {"0": "cat", "1": "dog"}}
+    ]
+    for name, found in shares.items():
+        rows = [[one[0], one[1] + one[3] / 2, one[2] + one[4] / 2, *one[3:]] for one in found]
+        ndjson.append({"type": "image", "file": name, "split": "train", "annotations": {"boxes": rows}})
+    meta = {"type": "groundtruth/object-detection", "class-map": {"0": "cat", "1": "dog"}}
+    manifest = [
+        {
+            "source-ref": f"s3://bucket/data/{name}",
+            "job": {
+                "image_size": [{"width": width, "height": height, "depth": 3}],
+                "annotations": [
+                    {
+                        "class_id": number,
+                        "left": left,
+                        "top": top,
+                        "width": right - left,
+                        "height": bottom - top,
+                    }
+                    for number, left, top, right, bottom in found
+                ],
+            },
+            "job-metadata": meta,
+        }
+        for name, found in boxes.items()
+    ]
+    lines = [
+        " ".join([f"data/{name}", *(",".join(map(str, (*one[1:], one[0]))) for one in found)])
+        for name, found in boxes.items()
+    ]
+    texts = {
+        "FiftyOne": ("fiftyone", {"labels.json": json.dumps(fiftyone)}),
+        "Ultralytics NDJSON": ("yolo-ndjson", {"set.ndjson": "\n".join(map(json.dumps, ndjson))}),
+        "SageMaker": ("sagemaker", {"train.manifest": "\n".join(map(json.dumps, manifest))}),
+        "keras-yolo3": ("keras-yolo", {"train.txt": "\n".join(lines), "classes.txt": "cat\ndog\n"}),
+    }
+    for name, (layout, files) in texts.items():
+        _draw(work / layout / "data", *boxes)
+        for file, text in files.items():
+            (work / layout / file).write_text(text)
+        yield name, Case(folder=work / layout, layout=layout, reader="json", form=WRITTEN)
+    yield from _drawn_masks(work, boxes)
+
+
+def _drawn_masks(work: Path, boxes: Mapping[str, Sequence[Sequence[int]]]) -> Iterator[tuple[str, Case]]:
+    """Write the same boxes as masks: a file for each object, and Penn-Fudan's label images with their text."""
+    people = {
+        Path(name).stem: [["PASpersonWalking", *one[1:]] for one in found] for name, found in boxes.items()
+    }
+    for name, found in boxes.items():
+        stem = Path(name).stem
+        _draw(work / "masks" / stem / "images", name)
+        (work / "masks" / stem / "masks").mkdir()
+        numbers = np.zeros(SIZE[::-1], np.uint8)
+        text = f'# Compatible with PASCAL Annotation Version 1.00\nImage filename : "Set/PNGImages/{name}"\n'
+        text += "# Top left pixel co-ordinates : (1, 1)\n"
+        for place, (_, left, top, right, bottom) in enumerate(found, start=1):
+            alone = np.zeros(SIZE[::-1], np.uint8)
+            alone[top:bottom, left:right] = 255
+            Image.fromarray(alone).save(work / "masks" / stem / f"masks/{place}.png")
+            numbers[top:bottom, left:right] = place
+            text += f'Bounding box for object {place} "PASpersonWalking" (Xmin, Ymin) - (Xmax, Ymax) : '
+            text += f"({left + 1}, {top + 1}) - ({right}, {bottom})\n"
+        for folder in ("PNGImages", "PedMasks", "Annotation"):
+            (work / "pedestrians" / folder).mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", SIZE, "gray").save(work / "pedestrians/PNGImages" / name)
+        Image.fromarray(numbers).save(work / "pedestrians/PedMasks" / f"{stem}_mask.png")
+        (work / "pedestrians/Annotation" / f"{stem}.txt").write_text(text)
+    one_class = {name: [["object", *one[1:]] for one in found] for name, found in people.items() if found}
+    yield "DSB 2018", Case(folder=work / "masks", layout="object-masks", reader="json", form=one_class)
+    yield "Penn-Fudan", Case(folder=work / "pedestrians", layout="pascal-text", reader="json", form=people)
+
+
+def masks_and_frames(work: Path) -> Iterator[tuple[str, Case]]:
+    """Write `WRITTEN` as run lengths, as brushes, and as boxes of the frames of sequences."""
+    pictures = {
+        name: [(label, _rectangle(*map(int, sides))) for label, *sides in found]
+        for name, found in WRITTEN.items()
+    }
+    rows = [(name, label, _runs(mask)) for name, found in pictures.items() for label, mask in found]
+    rows += [(name, "", "") for name, found in pictures.items() if not found]
+    _draw(folder := work / "run-lengths", *(f"{name}.png" for name in WRITTEN))
+    text = "".join(f"{name}.png,{label},{runs}\n" for name, label, runs in rows)
+    (folder / "train.csv").write_text(f"ImageId,class,EncodedPixels\n{text}")
+    yield "run lengths", Case(folder=folder, layout="run-lengths", reader="json", form=WRITTEN)
+
+    width, height = SIZE
+    size = f'width="{width}" height="{height}"'
+    shapes = "".join(
+        f'<mask label="{label}" rle="0, {(right - left) * (bottom - top)}" left="{left}" top="{top}" '
+        f'width="{right - left}" height="{bottom - top}"/>'
+        for label, left, top, right, bottom in WRITTEN["a"]
+    )
+    _draw(folder := work / "brushes", "a.png")
+    (folder / "a.xml").write_text(f'<annotations><image name="a.png" {size}>{shapes}</image></annotations>')
+    only = {"a": WRITTEN["a"]}
+    yield "CVAT, brushes", Case(folder=folder, layout="cvat", reader="json", form=only)
+
+    _draw(folder := work / "label_studio_brushes", "a.png")
+    results = [
+        {
+            "type": "brushlabels",
+            "original_width": width,
+            "original_height": height,
+            "value": {"format": "rle", "rle": _packed(mask), "brushlabels": [label]},
+        }
+        for label, mask in pictures["a"]
+    ]
+    task = {"data": {"image": "a.png"}, "annotations": [{"result": results}]}
+    (folder / "project.json").write_text(json.dumps([task]))
+    yield (
+        "Label Studio, brushes",
+        Case(folder=folder, layout="label-studio", reader="label_studio_sdk", form=""),
+    )
+
+    _draw(folder := work / "mot/img1", *(f"00000{number}.jpg" for number in (1, 2)))
+    (folder.parent / "gt").mkdir()
+    lines = [
+        f"1,{number},{left + 0.5},{top},{right - left},{bottom - top},1,{number},1\n"
+        for number, (_, left, top, right, bottom) in enumerate(WRITTEN["a"], start=1)
+    ]
+    (folder.parent / "gt/gt.txt").write_text("".join(lines))
+    (folder.parent / "gt/labels.txt").write_text("cat\ndog\n")
+    yield "MOT challenge", Case(folder=folder.parent, layout="mot", form="mot_seq")
+
+    frames = {"frame_000000": 0, "frame_000001": 1, "frame_000002": 2}
+    _draw(folder := work / "key_frames", *(f"{name}.png" for name in frames))
+    corners = ("xtl", "ytl", "xbr", "ybr")
+    keys = "".join(
+        f'<box frame="{number}" outside="0" '
+        + " ".join(f'{key}="{side + 4 * number}"' for key, side in zip(corners, (10, 8, 40, 30), strict=True))
+        + "/>"
+        for number in (0, 2)
+    )
+    meta = "<meta><task><start_frame>0</start_frame><stop_frame>2</stop_frame></task></meta>"
+    (folder / "a.xml").write_text(f'<annotations>{meta}<track label="car">{keys}</track></annotations>')
+    moved = {name: [["car", *(side + 4 * n for side in (10, 8, 40, 30))]] for name, n in frames.items()}
+    yield "CVAT, key frames", Case(folder=folder, layout="cvat", reader="json", form=moved)
+
+    _draw(folder := work / "visdrone_video/sequences/v1", "0000001.jpg", "0000002.jpg")
+    (folder.parents[1] / "annotations").mkdir()
+    (folder.parents[1] / "annotations/v1.txt").write_text("1,0,10,8,30,22,1,4,0,0\n2,1,50,20,40,40,0,0,0,0\n")
+    form: Objects = {"0000001": [["car", 10, 8, 40, 30]], "0000002": [[REGION, 50, 20, 90, 60]]}
+    yield (
+        "VisDrone's videos",
+        Case(folder=folder.parents[1], layout="visdrone-video", reader=STATED, form=form),
+    )
+
+
+def _rectangle(left: int, top: int, right: int, bottom: int) -> NDArray[np.bool_]:
+    mask = np.zeros(SIZE[::-1], np.bool_)
+    mask[top:bottom, left:right] = True
+    return mask
+
+
+def _runs(mask: NDArray[np.bool_]) -> str:
+    """Return run lengths down the columns, from 1."""
+    edges = np.flatnonzero(np.diff(np.concatenate([[0], mask.T.ravel().astype(np.int8), [0]])))
+    return " ".join(f"{start + 1} {end - start}" for start, end in edges.reshape(-1, 2))
+
+
+def _packed(mask: NDArray[np.bool_]) -> list[int]:
+    """Return the four values of each pixel as Label Studio packs them, each pixel in a run of its own."""
+    bits = f"{4 * mask.size:032b}{7:05b}" + "".join(f"{length - 1:04b}" for length in (3, 4, 8, 16))
+    bits += "".join(f"100{3:03b}{255 * int(inside):08b}" for inside in mask.ravel())
+    bits += "0" * (-len(bits) % 8)
+    return [int(bits[at : at + 8], 2) for at in range(0, len(bits), 8)]
+
+
+def street_scenes(work: Path) -> Iterator[tuple[str, Case]]:
+    """Write frames of BDD100K, with whole numbers and with fractions, polygons of Cityscapes, and Datumaro's JSON."""
+    for name, shift, mend in (("BDD100K", 0, ""), ("BDD100K, fractions", 0.25, "last pixel")):
+        _draw(folder := work / f"frames{shift}", "a.png", "b.png")
+        corners = {"x1": 10 + shift, "y1": 8, "x2": 40, "y2": 30}
+        written: list[dict[str, Any]] = [
+            {
+                "id": "1",
+                "category": "car",
+                "box2d": corners,
+                "attributes": {"occluded": True, "crowd": False},
+            },
+            {"id": "2", "category": "rider", "box2d": {"x1": 50, "y1": 20, "x2": 90, "y2": 60}},
+        ]
+        frames: list[dict[str, Any]] = [{"name": "a.png", "labels": written}, {"name": "b.png", "labels": []}]
+        config = {
+            "imageSize": {"width": SIZE[0], "height": SIZE[1]},
+            "categories": [{"name": "car"}, {"name": "rider"}],
+        }
+        (folder / "det_train.json").write_text(json.dumps({"frames": frames, "config": config}))
+        yield name, Case(folder=folder, layout="bdd100k", reader="scalabel", form=None, mend=mend)
+    town = "train/aachen"
+    _draw(work / "town/leftImg8bit" / town, "a_leftImg8bit.png")
+    (work / "town/gtFine" / town).mkdir(parents=True)
+    outline = [[10, 8], [40, 9], [38, 30], [12, 30]]
+    labels = ("road", "car", "persongroup", "polegroup", "bicycle", "license plate")
+    objects = [{"label": label, "polygon": outline} for label in labels]
+    document: dict[str, Any] = {"imgHeight": SIZE[1], "imgWidth": SIZE[0], "objects": objects}
+    (work / "town/gtFine" / town / "a_gtFine_polygons.json").write_text(json.dumps(document))
+    yield "Cityscapes", Case(folder=work / "town", layout="cityscapes", reader="cityscapesscripts", form=None)
+    _draw(folder := work / "datumaro/images/train", "a.png")
+    (work / "datumaro/annotations").mkdir()
+    shapes = [
+        {"type": "bbox", "label_id": 0, "bbox": [10, 8, 30, 22], "group": 0},
+        {"type": "polygon", "label_id": 1, "points": [50, 20, 90, 20, 90, 60], "group": 2},
+        {"type": "polygon", "label_id": 1, "points": [1, 1, 9, 1, 9, 5], "group": 2},
+    ]
+    annotations = [{"id": at, "attributes": {}, "z_order": 0, **one} for at, one in enumerate(shapes)]
+    categories = {"label": {"labels": [{"name": name, "parent": ""} for name in ("cat", "dog")]}}
+    item = {"id": "a", "annotations": annotations, "attr": {}, "image": {"path": "a.png", "size": [64, 96]}}
+    document = {
+        "dm_format_version": "1.0",
+        "media_type": 2,
+        "infos": {},
+        "categories": categories,
+        "items": [item],
+    }
+    (work / "datumaro/annotations/train.json").write_text(json.dumps(document))
+    yield "Datumaro", Case(folder=work / "datumaro", layout="datumaro", form="datumaro")
+
+
 READERS: dict[str, Callable[[Case], Objects]] = {
+    STATED: lambda case: dict(case.form),
+    "json": lambda case: case.form,
+    "scalabel": lambda case: read_with_scalabel(str(case.folder)),
+    "cityscapesscripts": lambda case: read_with_cityscapes(str(case.folder)),
     "datumaro": lambda case: (
         read_labels_with_datumaro(str(case.folder))
         if case.patterns
@@ -611,15 +1028,20 @@ READERS: dict[str, Callable[[Case], Objects]] = {
     ),
     "supervision": lambda case: read_with_supervision(case.form, str(case.folder)),
     "globox": lambda case: read_with_globox(case.form, str(case.folder)),
-    "label_studio_sdk": lambda case: read_with_label_studio(case.form, str(case.folder)),
+    "label_studio_sdk": lambda case: (
+        read_with_label_studio(case.form, str(case.folder)) if case.form else read_brushes(case.folder)
+    ),
     "supervisely": lambda case: read_with_supervisely(case.form, str(case.folder)),
     "labelme": lambda case: read_with_labelme(case.form, str(case.folder)),
+    "SimpleITK": lambda case: read_with_simpleitk(case.form, str(case.folder)),
     "ultralytics": lambda case: read_with_ultralytics(case.form, str(case.folder)),
 }
 
 
 def python_with(module: str, others: Sequence[str]) -> str | None:
     """Return this interpreter, or another that has a module, or None."""
+    if module == STATED:
+        return sys.executable
     if importlib.util.find_spec(module) is not None:
         return sys.executable
     test = f"import importlib.util, sys; sys.exit(importlib.util.find_spec({module!r}) is None)"
@@ -648,8 +1070,16 @@ def main() -> int:
         return 0
     failed = False
     with tempfile.TemporaryDirectory() as work:
-        sources = (inputs(parsed.data, Path(work)), drawn(Path(work)), exports(parsed.data, Path(work)))
-        for name, case in chain(*sources[: 2 if parsed.only else 3]):
+        folder = Path(work)
+        given = (
+            inputs(parsed.data, folder),
+            drawn(folder),
+            stated(folder),
+            masks_and_frames(folder),
+            street_scenes(folder),
+            volumes(folder),
+        )
+        for name, case in chain(*given, *(() if parsed.only else (exports(parsed.data, folder),))):
             if parsed.only not in name:
                 continue
             if (python := python_with(case.reader, parsed.python)) is None:

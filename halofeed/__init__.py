@@ -35,7 +35,9 @@ _AUGMENTATIONS = (
 )
 _MODULES = {
     **dict.fromkeys(_API, "halofeed.api"),
-    **dict.fromkeys(("Loader", "Mixture", "join_id", *_AUGMENTATIONS), "halofeed.loader"),
+    **dict.fromkeys(
+        ("Loader", "Mixture", "boxes_to_mm", "boxes_to_source", "join_id", *_AUGMENTATIONS), "halofeed.loader"
+    ),
     **dict.fromkeys(("constrain", "make_mesh"), "halofeed.trainer.mesh"),
     "ConversionSummary": "halofeed.pipelines.run_counts",
     "keras_batches": "halofeed.loader.forms.keras_form",

@@ -24,6 +24,8 @@ from halofeed.loader import RandomRotation as RandomRotation
 from halofeed.loader import Rotate90 as Rotate90
 from halofeed.loader import ScaleJitter as ScaleJitter
 from halofeed.loader import SsdRandomCrop as SsdRandomCrop
+from halofeed.loader import boxes_to_mm as boxes_to_mm
+from halofeed.loader import boxes_to_source as boxes_to_source
 from halofeed.loader import join_id as join_id
 from halofeed.loader.forms.keras_form import keras_batches as keras_batches
 from halofeed.pipelines.run_counts import ConversionSummary as ConversionSummary
@@ -77,6 +79,8 @@ def convert(
     box_units: Literal['auto', 'pixels', 'normalized'] = 'auto',
     box_form: Literal['auto', 'corners', 'corner-size', 'center-size'] = 'auto',
     ignore_columns: Sequence[str | int] = (),
+    column: Sequence[str | int] = (),
+    class_marks: Sequence[str | int] = (),
     annotation_grid: Literal['auto', 'stored', 'displayed'] = 'auto',
     split_folders: Literal['auto', 'yes', 'no'] = 'auto',
     folders_are_classes: bool = False,
@@ -108,6 +112,8 @@ def convert(
     oriented_boxes: Literal['upright', 'drop'] = 'upright',
     class_property: str | None = None,
     one_class: str | None = None,
+    person_box: Literal['full', 'visible', 'head'] = 'full',
+    run_lengths: Literal['auto', 'columns', 'rows'] = 'auto',
     coordinates: str = 'auto',
     empty_classes: Sequence[str | int] = (),
     keep: Sequence[str | int] = (),
@@ -141,14 +147,17 @@ def convert(
     window: str | None = None,
     window_hu: Sequence[float] = (),
     window_unit: Literal['hu', 'any'] = 'hu',
+    offset_hu: float = 0.0,
     window_percentiles: Sequence[float] = (),
     normalize: str | None = None,
     mask_grid: Literal['refuse', 'resample', 'voxels'] = 'refuse',
-    channel_grid: Literal['refuse', 'resample'] = 'refuse',
+    channel_grid: str = 'refuse',
     mask_grid_tolerance: float = 0.05,
     mask_references: Literal['check', 'ignore'] = 'check',
     class_overlap: Literal['refuse', 'last', 'first', 'channels'] = 'refuse',
-    several_masks: Literal['refuse', 'merge'] = 'refuse',
+    several_masks: Literal['refuse', 'merge', 'majority', 'staple'] = 'refuse',
+    scan_box_units: Literal['auto', 'voxels', 'mm-ras', 'mm-lps'] = 'auto',
+    min_readers: int = 1,
     refuse_flaws: Sequence[str | int] = (),
     fill_missing_slices: bool = False,
     min_slices: int = 3,
@@ -173,7 +182,7 @@ def convert(
     classes: Sequence[str | int] = (),
     map_classes: Sequence[str | int] | Mapping[str, Any] = (),
     drop_classes: Sequence[str | int] = (),
-    emptied_pictures: Literal['negative', 'left-out'] = 'negative',
+    emptied_pictures: Literal['negative', 'ignored', 'left-out'] = 'negative',
     label_channels: Sequence[str | int] = (),
     label_colors: Sequence[str | int] | Mapping[str, Any] = (),
     label_values: Literal['auto', 'stored', 'shown'] = 'auto',
@@ -234,7 +243,7 @@ def convert(
         task: task that the records serve; default: the layout's own.
         box_origin: boxes in pixels: the number of the first pixel, 0 or 1 (then both ends are within the box, as in
             VOC); default: 0 for tables; for voc 0 where boxes have fractions, else 1, refused where boxes begin below
-            1.
+            1; for mot 0 where boxes have fractions or begin at 0, else 1.
         box_units: unit of boxes: pixels, or normalized, fractions of the picture's width and height; auto reads a
             file whose boxes are all within 0 to 1 as normalized.
         box_form: form of a box in columns x,y,w,h, in a list called bbox, or in VOC's xmin,ymin,xmax,ymax: corners
@@ -242,6 +251,13 @@ def convert(
             x,y, then width,height); auto accepts columns whose names are unambiguous, and refuses others.
         ignore_columns: tables and COCO: columns or keys to ignore that would be refused because they may hold boxes
             or outlines; rotation (COCO, VOC, CVAT, Label Studio): use boxes as they are before their rotation.
+        column: tables: the column, key or feature that has a meaning, as MEANING=COLUMN, e.g.
+            label=fine_label,image=isic_id; meanings: image, label, split, group, id, width, height, xmin, ymin, xmax,
+            ymax, x, y, w, h, bbox, objects, area, is_crowd, difficult, truncated, occluded, group_of, corners.
+            Several columns as label are a class each.
+        class_marks: tables with a column for each class: what a value in these columns means, as yes=VALUE, no=VALUE
+            or reject=VALUE (the picture is left out), e.g. no=-1,reject=blank; default: 1 is yes and 0 is no; -1 is
+            no where no column holds 0; blank is no where all hold blank or 1.
         annotation_grid: pictures with an EXIF orientation: whether boxes and label images refer to the pixels as the
             file stores them or to the picture as displayed; auto decides by declared sizes and the tool's own way,
             and warns where nothing shows it.
@@ -286,8 +302,8 @@ def convert(
         max_boxes: static number of boxes that the loader pads to; the report counts the boxes beyond it.
         boxes_outside: boxes that leave the picture.
         boxes_zero_area: boxes without height or width.
-        boxes_crowd: boxes that mark a crowd: keep them with their flag, by which training leaves them out; drop them;
-            or take them as objects, for tools that flag every object.
+        boxes_crowd: boxes that mark a crowd or a group (Open Images' IsGroupOf): keep them with their flag, by which
+            training leaves them out; drop them; or take them as objects, for tools that flag every object.
         boxes_difficult: boxes flagged as difficult: keep them with their flag, drop them, or take them as objects
             without it.
         on_bad_object: COCO, VOC and tables: an object that cannot be used (inverted or NaN box, no class; with masks
@@ -297,7 +313,12 @@ def convert(
             takes boxes as they are before they are turned. keep corners keeps their corners too.
         class_property: GeoJSON: property with the class; default: QuPath's classification, class, label, category,
             type_id and other usual names, or the only one whose texts repeat.
-        one_class: GeoJSON: all features are objects of this class, e.g. building.
+        one_class: GeoJSON, masks of objects, and tables of run lengths without classes: all are objects of this
+            class, e.g. building.
+        person_box: CrowdHuman: the box of each person: the full body, which may extend beyond the picture, its
+            visible part, or the head.
+        run_lengths: tables of run lengths: whether pixels count down the columns, as Kaggle's mostly do, or along the
+            rows. auto: the masks of pictures that are no squares show it, else columns.
         coordinates: GeoJSON: what its numbers are: pixels of the picture; picture, the coordinate system of each
             picture; lat-lon, latitude before longitude; or a system such as EPSG:32633. auto: the file's own member
             crs, else longitude and latitude; pixels for QuPath, and for pictures without a georeference.
@@ -334,7 +355,8 @@ def convert(
         frames: frames of a record: every source is a clip (a video, an animated GIF, WebP or PNG, a folder of
             frames), brought to frames x height x width; for segmentation each frame needs a mask (a folder of PNG
             files, or an animated PNG, GIF or lossless WebP).
-        frame_stride: use every N-th frame (default: 1, every frame).
+        frame_stride: use every N-th frame (default: 1, every frame); of sequences of pictures with boxes too (mot,
+            visdrone-video, cvat), whose frames are near copies.
         frame_rate: use this many frames per second instead, by the frames' time stamps: at each of these times the
             frame that is shown then.
         folder_frame_rate: frames per second of folders of frames, which have no time stamps.
@@ -357,11 +379,14 @@ def convert(
         slice_wise: use the nearest slice across thick slices, as nnU-Net does; auto: if the slice spacing is over 3
             times the spacing within the slice.
         window: a window in HU by name (abdomen, bone, brain, liver, lung, mediastinum) or as center/width, e.g.
-            40/400.
+            40/400; DICOM pictures: the number or the explanation of one of the file's own windows or VOI LUTs, e.g. 2
+            (default: the first), center/width, or none for all values.
         window_hu: the window's low and high end, e.g. -160,240.
         window_unit: unit of window and window_hu: hu refuses a scan whose values are not Hounsfield units (MR, a CT
             without rescale, a file that states no unit and has no value below -50); any applies the window to every
             scan.
+        offset_hu: CT in files that do not state their unit: number that is added to each value and gives Hounsfield
+            units, e.g. -1024 for values stored as HU + 1024; use offset_hu=-1024. Scans of one channel.
         window_percentiles: a separate window for each scan, e.g. 0.5,99.5 of the values above its smallest one (MR);
             tiles: for each picture and band, of its pixels that are not nodata, e.g. 2,98.
         normalize: subtract a mean and divide by a deviation: scan uses each scan's and channel's own, of the values
@@ -370,9 +395,10 @@ def convert(
             it. See normalize_like.
         mask_grid: a mask on another grid than its scan is refused, or resampled onto it; voxels: a mask of the scan's
             stored shape is used voxel by voxel, for masks whose affine was lost, and others are refused.
-        channel_grid: a further channel on another grid than the first (PET and CT, ADC and T2) is refused, or
-            resampled onto the first one's grid by linear interpolation; voxels that it does not cover get its
-            smallest value.
+        channel_grid: refuse: a further channel on another grid than the first (PET and CT, ADC and T2) is refused;
+            resample: it is brought onto the first one's grid by linear interpolation (few whole numbers in areas, as
+            labels: nearest voxel), and voxels that it does not cover get its background; resample:NAME takes the grid
+            of another channel: the part of its file's name that others lack, e.g. resample:CT, or its number from 0.
         mask_grid_tolerance: largest offset of a mask, or a further channel, from its scan's grid along each axis, as
             a fraction of a voxel below 0.5; within it the offset is ignored.
         mask_references: a SEG or RTSTRUCT that refers to other images, another series or another frame of reference
@@ -382,8 +408,14 @@ def convert(
             refused, or the class with the last or first number, or of the last or first file, gets them; channels
             (volumes, at most 16 classes) keeps all: the loader gives each class, and each region of nnU-Net, as a
             channel of 0 and 1, the last axis of `label` (halofeed's trainer does not train on it).
-        several_masks: pairs, dicom: several label files (SEGs, RTSTRUCTs) of one image are refused, or merged in
-            order of name.
+        several_masks: several label files (SEGs, RTSTRUCTs) of one image are refused, or merged in order of name, as
+            those of a table are; volumes: readings of the same structures become one label: majority takes the class
+            of most files, staple weighs files by their agreement (STAPLE); a tie is background.
+        scan_box_units: scan-boxes: unit of the boxes: voxels (continuous, x along the file's fastest axis), mm-ras
+            (to the right, anterior and superior, as in NIfTI) or mm-lps (left, posterior, superior, as in DICOM and
+            ITK); auto takes the only one in which they lie in their scans.
+        min_readers: LIDC: a nodule that fewer readers outlined is flagged as ignored (is_crowd), so that it is
+            neither learned nor counted as background; boxes_crowd drop leaves it out.
         refuse_flaws: DICOM: refuse a series with any of these flaws instead of correcting it: tilt, unequal-gaps,
             missing-slice, overlapping, padding, duplicates.
         fill_missing_slices: DICOM: interpolate missing slices instead of refusing the series.
@@ -417,7 +449,8 @@ def convert(
             (radiological, as SPM, FSL, nibabel and ITK read it; the report notes it), to the right (neurological), or
             refuse the volume.
         array_spacing_mm: NumPy arrays (.npy, .npz) are volumes [depth, height, width] with this voxel size, e.g.
-            2.5,0.8,0.8; they are without an orientation, see unoriented.
+            2.5,0.8,0.8, and so are stacks of TIFF pages without a JSON file of their spacing; they are without an
+            orientation, see unoriented.
         max_voxels: volumes in files: a volume that claims more voxels, over all channels, is refused.
         image_pattern: pairs, class-masks: path of the images, e.g. images/{id}.nii.gz. {id} is the part that an image
             and its label share, {split} the split, {group} the group that stays in one split (a patient), {channel}
@@ -435,13 +468,15 @@ def convert(
             default: all, by name; bids: suffixes, also with entities, e.g. T1w,ce-gd_T1w; default: those of all
             sessions.
         classes: the classes to keep, by name (label images: or value), in the order of their ids (a label_map gives
-            other ids); objects, pictures, pixels and voxels of all others are left out.
+            other ids); objects, pictures, pixels and voxels of all others are left out. A name may be a pattern, e.g.
+            'GTV*', which keeps each class that fits, or a code of a SEG or RTSTRUCT, e.g. SCT:10200004.
         map_classes: replace classes of the source, by name (label images: or value): FROM=TO, e.g.
-            'car=vehicle,bus=vehicle' or 'left kidney=kidney,BODY=background,500=liver', or 1..300=cell for a range of
-            values; background leaves a class out, before overlaps are counted.
+            'car=vehicle,bus=vehicle' or 'left kidney=kidney,BODY=background,500=liver', 'GTV*=tumor' for all that
+            fit, SCT:10200004=liver for a code (SCT:64033007+SCT:7771000 with a modifier), or 1..300=cell for a range
+            of values; background leaves a class out, before overlaps are counted.
         drop_classes: classes of the source to leave out, by name or value.
         emptied_pictures: a picture whose objects classes, map_classes and drop_classes all leave out becomes a
-            picture without objects, or has no record.
+            picture without objects, one with ignored regions in the place of its objects, or has no record.
         label_channels: volumes: the class of each channel of label files with a channel per class (one-hot), in
             order, e.g. background,liver,spleen.
         label_colors: segmentation: the class of each color (RRGGBB, hexadecimal) of label files in color, e.g.
@@ -461,7 +496,8 @@ def convert(
         gsd_m: scale the picture to this ground sample distance in meters per pixel, e.g. 0.5; the file states its
             own.
         min_visible: share of an object's box that a tile must show, 0 to 1. An object that it shows less of stays in
-            the tile, flagged as ignored (is_crowd), so that it is neither learned nor counted as background.
+            the tile, flagged as ignored (is_crowd), so that it is neither learned nor counted as background; the same
+            for boxes in volumes, in tiles and crops.
         empty_tiles: tiles without an object, or whose label is background only: keep all, drop all, or keep this
             share of them, e.g. 0.1, chosen by a stable hash.
         bands: bands of the file that become channels, in order, counted from 1, e.g. 4,3,2; default: all, which
@@ -508,6 +544,8 @@ def dry_run(
     box_units: Literal['auto', 'pixels', 'normalized'] = 'auto',
     box_form: Literal['auto', 'corners', 'corner-size', 'center-size'] = 'auto',
     ignore_columns: Sequence[str | int] = (),
+    column: Sequence[str | int] = (),
+    class_marks: Sequence[str | int] = (),
     annotation_grid: Literal['auto', 'stored', 'displayed'] = 'auto',
     split_folders: Literal['auto', 'yes', 'no'] = 'auto',
     folders_are_classes: bool = False,
@@ -539,6 +577,8 @@ def dry_run(
     oriented_boxes: Literal['upright', 'drop'] = 'upright',
     class_property: str | None = None,
     one_class: str | None = None,
+    person_box: Literal['full', 'visible', 'head'] = 'full',
+    run_lengths: Literal['auto', 'columns', 'rows'] = 'auto',
     coordinates: str = 'auto',
     empty_classes: Sequence[str | int] = (),
     keep: Sequence[str | int] = (),
@@ -572,14 +612,17 @@ def dry_run(
     window: str | None = None,
     window_hu: Sequence[float] = (),
     window_unit: Literal['hu', 'any'] = 'hu',
+    offset_hu: float = 0.0,
     window_percentiles: Sequence[float] = (),
     normalize: str | None = None,
     mask_grid: Literal['refuse', 'resample', 'voxels'] = 'refuse',
-    channel_grid: Literal['refuse', 'resample'] = 'refuse',
+    channel_grid: str = 'refuse',
     mask_grid_tolerance: float = 0.05,
     mask_references: Literal['check', 'ignore'] = 'check',
     class_overlap: Literal['refuse', 'last', 'first', 'channels'] = 'refuse',
-    several_masks: Literal['refuse', 'merge'] = 'refuse',
+    several_masks: Literal['refuse', 'merge', 'majority', 'staple'] = 'refuse',
+    scan_box_units: Literal['auto', 'voxels', 'mm-ras', 'mm-lps'] = 'auto',
+    min_readers: int = 1,
     refuse_flaws: Sequence[str | int] = (),
     fill_missing_slices: bool = False,
     min_slices: int = 3,
@@ -604,7 +647,7 @@ def dry_run(
     classes: Sequence[str | int] = (),
     map_classes: Sequence[str | int] | Mapping[str, Any] = (),
     drop_classes: Sequence[str | int] = (),
-    emptied_pictures: Literal['negative', 'left-out'] = 'negative',
+    emptied_pictures: Literal['negative', 'ignored', 'left-out'] = 'negative',
     label_channels: Sequence[str | int] = (),
     label_colors: Sequence[str | int] | Mapping[str, Any] = (),
     label_values: Literal['auto', 'stored', 'shown'] = 'auto',
@@ -664,7 +707,7 @@ def dry_run(
         task: task that the records serve; default: the layout's own.
         box_origin: boxes in pixels: the number of the first pixel, 0 or 1 (then both ends are within the box, as in
             VOC); default: 0 for tables; for voc 0 where boxes have fractions, else 1, refused where boxes begin below
-            1.
+            1; for mot 0 where boxes have fractions or begin at 0, else 1.
         box_units: unit of boxes: pixels, or normalized, fractions of the picture's width and height; auto reads a
             file whose boxes are all within 0 to 1 as normalized.
         box_form: form of a box in columns x,y,w,h, in a list called bbox, or in VOC's xmin,ymin,xmax,ymax: corners
@@ -672,6 +715,13 @@ def dry_run(
             x,y, then width,height); auto accepts columns whose names are unambiguous, and refuses others.
         ignore_columns: tables and COCO: columns or keys to ignore that would be refused because they may hold boxes
             or outlines; rotation (COCO, VOC, CVAT, Label Studio): use boxes as they are before their rotation.
+        column: tables: the column, key or feature that has a meaning, as MEANING=COLUMN, e.g.
+            label=fine_label,image=isic_id; meanings: image, label, split, group, id, width, height, xmin, ymin, xmax,
+            ymax, x, y, w, h, bbox, objects, area, is_crowd, difficult, truncated, occluded, group_of, corners.
+            Several columns as label are a class each.
+        class_marks: tables with a column for each class: what a value in these columns means, as yes=VALUE, no=VALUE
+            or reject=VALUE (the picture is left out), e.g. no=-1,reject=blank; default: 1 is yes and 0 is no; -1 is
+            no where no column holds 0; blank is no where all hold blank or 1.
         annotation_grid: pictures with an EXIF orientation: whether boxes and label images refer to the pixels as the
             file stores them or to the picture as displayed; auto decides by declared sizes and the tool's own way,
             and warns where nothing shows it.
@@ -716,8 +766,8 @@ def dry_run(
         max_boxes: static number of boxes that the loader pads to; the report counts the boxes beyond it.
         boxes_outside: boxes that leave the picture.
         boxes_zero_area: boxes without height or width.
-        boxes_crowd: boxes that mark a crowd: keep them with their flag, by which training leaves them out; drop them;
-            or take them as objects, for tools that flag every object.
+        boxes_crowd: boxes that mark a crowd or a group (Open Images' IsGroupOf): keep them with their flag, by which
+            training leaves them out; drop them; or take them as objects, for tools that flag every object.
         boxes_difficult: boxes flagged as difficult: keep them with their flag, drop them, or take them as objects
             without it.
         on_bad_object: COCO, VOC and tables: an object that cannot be used (inverted or NaN box, no class; with masks
@@ -727,7 +777,12 @@ def dry_run(
             takes boxes as they are before they are turned. keep corners keeps their corners too.
         class_property: GeoJSON: property with the class; default: QuPath's classification, class, label, category,
             type_id and other usual names, or the only one whose texts repeat.
-        one_class: GeoJSON: all features are objects of this class, e.g. building.
+        one_class: GeoJSON, masks of objects, and tables of run lengths without classes: all are objects of this
+            class, e.g. building.
+        person_box: CrowdHuman: the box of each person: the full body, which may extend beyond the picture, its
+            visible part, or the head.
+        run_lengths: tables of run lengths: whether pixels count down the columns, as Kaggle's mostly do, or along the
+            rows. auto: the masks of pictures that are no squares show it, else columns.
         coordinates: GeoJSON: what its numbers are: pixels of the picture; picture, the coordinate system of each
             picture; lat-lon, latitude before longitude; or a system such as EPSG:32633. auto: the file's own member
             crs, else longitude and latitude; pixels for QuPath, and for pictures without a georeference.
@@ -764,7 +819,8 @@ def dry_run(
         frames: frames of a record: every source is a clip (a video, an animated GIF, WebP or PNG, a folder of
             frames), brought to frames x height x width; for segmentation each frame needs a mask (a folder of PNG
             files, or an animated PNG, GIF or lossless WebP).
-        frame_stride: use every N-th frame (default: 1, every frame).
+        frame_stride: use every N-th frame (default: 1, every frame); of sequences of pictures with boxes too (mot,
+            visdrone-video, cvat), whose frames are near copies.
         frame_rate: use this many frames per second instead, by the frames' time stamps: at each of these times the
             frame that is shown then.
         folder_frame_rate: frames per second of folders of frames, which have no time stamps.
@@ -787,11 +843,14 @@ def dry_run(
         slice_wise: use the nearest slice across thick slices, as nnU-Net does; auto: if the slice spacing is over 3
             times the spacing within the slice.
         window: a window in HU by name (abdomen, bone, brain, liver, lung, mediastinum) or as center/width, e.g.
-            40/400.
+            40/400; DICOM pictures: the number or the explanation of one of the file's own windows or VOI LUTs, e.g. 2
+            (default: the first), center/width, or none for all values.
         window_hu: the window's low and high end, e.g. -160,240.
         window_unit: unit of window and window_hu: hu refuses a scan whose values are not Hounsfield units (MR, a CT
             without rescale, a file that states no unit and has no value below -50); any applies the window to every
             scan.
+        offset_hu: CT in files that do not state their unit: number that is added to each value and gives Hounsfield
+            units, e.g. -1024 for values stored as HU + 1024; use offset_hu=-1024. Scans of one channel.
         window_percentiles: a separate window for each scan, e.g. 0.5,99.5 of the values above its smallest one (MR);
             tiles: for each picture and band, of its pixels that are not nodata, e.g. 2,98.
         normalize: subtract a mean and divide by a deviation: scan uses each scan's and channel's own, of the values
@@ -800,9 +859,10 @@ def dry_run(
             it. See normalize_like.
         mask_grid: a mask on another grid than its scan is refused, or resampled onto it; voxels: a mask of the scan's
             stored shape is used voxel by voxel, for masks whose affine was lost, and others are refused.
-        channel_grid: a further channel on another grid than the first (PET and CT, ADC and T2) is refused, or
-            resampled onto the first one's grid by linear interpolation; voxels that it does not cover get its
-            smallest value.
+        channel_grid: refuse: a further channel on another grid than the first (PET and CT, ADC and T2) is refused;
+            resample: it is brought onto the first one's grid by linear interpolation (few whole numbers in areas, as
+            labels: nearest voxel), and voxels that it does not cover get its background; resample:NAME takes the grid
+            of another channel: the part of its file's name that others lack, e.g. resample:CT, or its number from 0.
         mask_grid_tolerance: largest offset of a mask, or a further channel, from its scan's grid along each axis, as
             a fraction of a voxel below 0.5; within it the offset is ignored.
         mask_references: a SEG or RTSTRUCT that refers to other images, another series or another frame of reference
@@ -812,8 +872,14 @@ def dry_run(
             refused, or the class with the last or first number, or of the last or first file, gets them; channels
             (volumes, at most 16 classes) keeps all: the loader gives each class, and each region of nnU-Net, as a
             channel of 0 and 1, the last axis of `label` (halofeed's trainer does not train on it).
-        several_masks: pairs, dicom: several label files (SEGs, RTSTRUCTs) of one image are refused, or merged in
-            order of name.
+        several_masks: several label files (SEGs, RTSTRUCTs) of one image are refused, or merged in order of name, as
+            those of a table are; volumes: readings of the same structures become one label: majority takes the class
+            of most files, staple weighs files by their agreement (STAPLE); a tie is background.
+        scan_box_units: scan-boxes: unit of the boxes: voxels (continuous, x along the file's fastest axis), mm-ras
+            (to the right, anterior and superior, as in NIfTI) or mm-lps (left, posterior, superior, as in DICOM and
+            ITK); auto takes the only one in which they lie in their scans.
+        min_readers: LIDC: a nodule that fewer readers outlined is flagged as ignored (is_crowd), so that it is
+            neither learned nor counted as background; boxes_crowd drop leaves it out.
         refuse_flaws: DICOM: refuse a series with any of these flaws instead of correcting it: tilt, unequal-gaps,
             missing-slice, overlapping, padding, duplicates.
         fill_missing_slices: DICOM: interpolate missing slices instead of refusing the series.
@@ -847,7 +913,8 @@ def dry_run(
             (radiological, as SPM, FSL, nibabel and ITK read it; the report notes it), to the right (neurological), or
             refuse the volume.
         array_spacing_mm: NumPy arrays (.npy, .npz) are volumes [depth, height, width] with this voxel size, e.g.
-            2.5,0.8,0.8; they are without an orientation, see unoriented.
+            2.5,0.8,0.8, and so are stacks of TIFF pages without a JSON file of their spacing; they are without an
+            orientation, see unoriented.
         max_voxels: volumes in files: a volume that claims more voxels, over all channels, is refused.
         image_pattern: pairs, class-masks: path of the images, e.g. images/{id}.nii.gz. {id} is the part that an image
             and its label share, {split} the split, {group} the group that stays in one split (a patient), {channel}
@@ -865,13 +932,15 @@ def dry_run(
             default: all, by name; bids: suffixes, also with entities, e.g. T1w,ce-gd_T1w; default: those of all
             sessions.
         classes: the classes to keep, by name (label images: or value), in the order of their ids (a label_map gives
-            other ids); objects, pictures, pixels and voxels of all others are left out.
+            other ids); objects, pictures, pixels and voxels of all others are left out. A name may be a pattern, e.g.
+            'GTV*', which keeps each class that fits, or a code of a SEG or RTSTRUCT, e.g. SCT:10200004.
         map_classes: replace classes of the source, by name (label images: or value): FROM=TO, e.g.
-            'car=vehicle,bus=vehicle' or 'left kidney=kidney,BODY=background,500=liver', or 1..300=cell for a range of
-            values; background leaves a class out, before overlaps are counted.
+            'car=vehicle,bus=vehicle' or 'left kidney=kidney,BODY=background,500=liver', 'GTV*=tumor' for all that
+            fit, SCT:10200004=liver for a code (SCT:64033007+SCT:7771000 with a modifier), or 1..300=cell for a range
+            of values; background leaves a class out, before overlaps are counted.
         drop_classes: classes of the source to leave out, by name or value.
         emptied_pictures: a picture whose objects classes, map_classes and drop_classes all leave out becomes a
-            picture without objects, or has no record.
+            picture without objects, one with ignored regions in the place of its objects, or has no record.
         label_channels: volumes: the class of each channel of label files with a channel per class (one-hot), in
             order, e.g. background,liver,spleen.
         label_colors: segmentation: the class of each color (RRGGBB, hexadecimal) of label files in color, e.g.
@@ -891,7 +960,8 @@ def dry_run(
         gsd_m: scale the picture to this ground sample distance in meters per pixel, e.g. 0.5; the file states its
             own.
         min_visible: share of an object's box that a tile must show, 0 to 1. An object that it shows less of stays in
-            the tile, flagged as ignored (is_crowd), so that it is neither learned nor counted as background.
+            the tile, flagged as ignored (is_crowd), so that it is neither learned nor counted as background; the same
+            for boxes in volumes, in tiles and crops.
         empty_tiles: tiles without an object, or whose label is background only: keep all, drop all, or keep this
             share of them, e.g. 0.1, chosen by a stable hash.
         bands: bands of the file that become channels, in order, counted from 1, e.g. 4,3,2; default: all, which
@@ -1257,8 +1327,9 @@ def export(
         compile_cache: folder of compiled programs, so that the next command compiles nothing; none for no cache
             (default: $HALOFEED_COMPILE_CACHE, else ~/.cache/halofeed/compiled).
         format: of a run; savedmodel writes TensorFlow's beside the StableHLO (default: stablehlo).
-        to: folders: classification; coco, yolo, voc, dota: detection; nifti: segmentation of volumes; parquet,
-            webdataset: pictures of any task. Pictures are the stored JPEG or PNG files, or PNG; padding is cut off.
+        to: folders: classification; coco, yolo, voc, dota: detection; nifti: segmentation of volumes; parquet:
+            pictures of any task, and volumes as NIfTI; webdataset: pictures of any task. Pictures are the stored JPEG
+            or PNG files, or PNG; padding is cut off.
         grid: stored: boxes, masks and labels of the stored pictures and volumes (default); source: of the files that
             were converted.
         images: with grid source: the folder of pictures that was converted, to copy them.

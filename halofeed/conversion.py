@@ -225,7 +225,11 @@ def _detect_layout(options: JobOptions, recipe_of: Callable[[str], Recipe]) -> s
     sources = open_sources(options)
 
     def options_of(layout: str) -> LayoutOptions:
-        return recipe_of(layout).layout_options(options.salt)
+        recipe = recipe_of(layout)
+        # DICOM pictures may have names without an extension, so that only their bytes show them.
+        is_plain = recipe.rules.kind.name == "picture" and recipe.fit != "tiles"
+        selection = recipe.rules.select_files(recipe, sources.images) if is_plain else None
+        return recipe.layout_options(options.salt, selection=selection)
 
     found = detect_layout(sources.annotations, sources.images, sources.annotation_file, options_of)
     print_status(f"layout {found.name}, because {found.reason}")

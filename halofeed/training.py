@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 from halofeed.option_rows import saved_rows, train_rows
 from halofeed.options import Option, add_options, add_settings, not_in_brief
 from halofeed.parser import Command, CommandParser
-from halofeed.storage.paths import open_path
 from halofeed.system import signals
 from halofeed.system.addresses import address_of
 from halofeed.system.console import VERBOSE, print_error, print_status
@@ -31,7 +30,6 @@ if TYPE_CHECKING:
 
 _LIBRARIES = ("jax", "jaxlib", "flax", "optax", "orbax")
 _SHOWN = 3
-_HEAD_BYTES = 1024
 _RUN_FIELDS = ("cores_per_replica", "partition", "model", "task")
 NEW_SPLIT = "train"
 """Split of a conversion whose source names no split."""
@@ -145,9 +143,9 @@ def _add_export(parser: CommandParser) -> None:
     data.add_argument(
         "--to",
         metavar="TARGET",
-        help="folders: classification; coco, yolo, voc, dota: detection; nifti: segmentation of volumes; parquet, "
-        "webdataset: pictures of any task. Pictures are the "
-        "stored JPEG or PNG files, or PNG; padding is cut off",
+        help="folders: classification; coco, yolo, voc, dota: detection; nifti: segmentation of volumes; parquet: "
+        "pictures of any task, and volumes as NIfTI; webdataset: pictures of any task. Pictures are the stored JPEG or "
+        "PNG files, or PNG; padding is cut off",
     )
     data.add_argument(
         "--grid",
@@ -361,9 +359,7 @@ def _train(parsed: argparse.Namespace, config: TrainConfig, name: str) -> int:
     )
     parsed.out = parsed.out or str(Path("runs") / f"{data.description['data_name']}-{name}")
     folder = Path(parsed.out)
-    if is_chief():
-        _print_if_not_evaluated(data)
-    done = train(config, data, folder, overwrite=parsed.overwrite)
+    done = train(config, data, folder, overwrite=parsed.overwrite, notes=_not_evaluated(data))
     # Every process has the same metrics; one of them writes and prints.
     if is_chief():
         report = write_run_report(folder)
@@ -380,14 +376,15 @@ def _train(parsed: argparse.Namespace, config: TrainConfig, name: str) -> int:
     return 0
 
 
-def _print_if_not_evaluated(data: TrainData) -> None:
-    """Print that a run has no split to evaluate on, before it begins."""
-    if data.evaluation is None:
-        print_status(
-            "no metrics: the data set has no labeled split named validation, val or test besides "
-            f"{data.description['split']!r}; convert it with --split-shares train=0.8,test=0.2, or name a split: "
-            "--set evaluate_split=NAME"
-        )
+def _not_evaluated(data: TrainData) -> list[str]:
+    """Return the line that a run has no split to evaluate on, if it has none."""
+    if data.evaluation is not None:
+        return []
+    return [
+        "no metrics: the data set has no labeled split named validation, val or test besides "
+        f"{data.description['split']!r}; convert it with --split-shares train=0.8,test=0.2, or name a split: "
+        "--set evaluate_split=NAME"
+    ]
 
 
 def _with_fold(config: TrainConfig, path: str, fold: int, split: str) -> tuple[str, TrainConfig]:
@@ -471,6 +468,7 @@ def _predict(parsed: argparse.Namespace, run: Run) -> int:
             data, split = _convert_new_files(parsed, run, scratch), NEW_SPLIT
         else:
             data, split = choose_split(run, parsed.data, parsed.split)
+            _print_other_classes(run, data)
         done = predict(
             run, data, split, parsed.out, which=parsed.checkpoint, overwrite=parsed.overwrite, options=options
         )
@@ -495,6 +493,23 @@ def _predict(parsed: argparse.Namespace, run: Run) -> int:
     if page is not None:
         print(f"page: {page}")
     return 0
+
+
+def _print_other_classes(run: Run, data: str) -> None:
+    """Print where a data set has other classes than the model learned: the predictions have the model's."""
+    from halofeed.schemas.manifest import read_manifest
+
+    stored, learned = dict(read_manifest(data).labels), dict(run.facts.labels)
+    # Data that was converted for prediction alone may have no classes.
+    if stored and stored != learned:
+        numbers = [number for number in sorted(stored | learned) if stored.get(number) != learned.get(number)]
+        number = numbers[0]
+        print_status(
+            f"warning: {data} has other classes than the model learned: {len(numbers)} of {len(stored | learned)} "
+            f"numbers differ, such as {number}, {stored.get(number, 'no class')} there and "
+            f"{learned.get(number, 'no class')} in the model; predictions have the model's names, and a page compares "
+            "true and predicted classes by their numbers"
+        )
 
 
 def _draw_predictions(parsed: argparse.Namespace, data: str, split: str) -> Path:
@@ -536,7 +551,7 @@ def _convert_new_files(parsed: argparse.Namespace, run: Run, scratch: Path) -> s
     for finding in loss_findings(Converted.of(done.manifest)):
         print_status(f"warning: {finding.text}")
     if new.passed_over:
-        print_status(_describe_skipped(new.passed_over, Path(parsed.source), run))
+        print_status(_describe_skipped(new.passed_over, run))
     for rejected in (*new.rejected, *rejects):
         print_error(f"rejected: {rejected.source}: {rejected.reason}")
     if not done.manifest.split(NEW_SPLIT).records:
@@ -546,22 +561,10 @@ def _convert_new_files(parsed: argparse.Namespace, run: Run, scratch: Path) -> s
     return str(done.folder)
 
 
-def _describe_skipped(paths: Sequence[str], source: Path, run: Run) -> str:
+def _describe_skipped(paths: Sequence[str], run: Run) -> str:
     """Return a line on the files of a folder that are neither pictures, scans nor clips by their names."""
     listed = ", ".join(paths[:_SHOWN]) + (f" and {len(paths) - _SHOWN} more" if len(paths) > _SHOWN else "")
-    text = f"skipped {plural(len(paths), 'file')} without a name of a {run.facts.kind}: {listed}"
-    # A folder is searched for DICOM series only if it has no scan in a file.
-    series = next((source / path for path in paths if _is_dicom(source / path)), None)
-    if run.facts.kind == "volume" and series is not None and series.parent != source:
-        text += f"; predict DICOM series by another command, with --source {quote(str(series.parent))}"
-    return text
-
-
-def _is_dicom(file: Path) -> bool:
-    from halofeed.prep.formats.dicom.headers import is_dicom
-
-    with open_path(file, "rb") as stream:
-        return is_dicom(stream.read(_HEAD_BYTES))
+    return f"skipped {plural(len(paths), 'file')} without a name of a {run.facts.kind}: {listed}"
 
 
 @contextlib.contextmanager

@@ -58,6 +58,29 @@ class BoxCounts:
         return self.per_image.get(0, 0)
 
 
+_SIZE_ENDS_MM = (3, 6, 10, 20, 30, 50, 100)
+"""Ends of the ranges of sizes of objects: those of lung nodules in screening, then larger ones."""
+
+
+def box_size_bins(statistics: Statistics) -> dict[str, int]:
+    """Return the number of objects in scans by ranges of their longest side; {} for other data sets.
+
+    >>> box_size_bins(Statistics(box_sizes_mm={"3": 1, "4": 2, "6": 1, "120": 1}))
+    {'up to 3': 1, 'above 3 to 6': 3, 'above 100': 1}
+    """
+    found: dict[str, int] = {}
+    for side, count in (statistics.box_sizes_mm or {}).items():
+        low, high = 0, 0
+        for end in _SIZE_ENDS_MM:
+            low, high = high, end
+            if int(side) <= end:
+                break
+        words = f"above {low} to {high}" if low else f"up to {high}"
+        words = f"above {high}" if int(side) > high else words
+        found[words] = found.get(words, 0) + count
+    return found
+
+
 @dataclass(frozen=True, kw_only=True)
 class FindingCount:
     """One finding about scans: its key in the manifest, and the number of scans in all and in each split."""

@@ -12,6 +12,7 @@ import numpy as np
 from halofeed.inspection.dataset_facts import (
     VALUE_PARTS,
     DatasetFacts,
+    box_size_bins,
     color_errors,
     pixel_figures,
     value_figures,
@@ -206,6 +207,11 @@ def _box_lines(facts: DatasetFacts) -> list[str]:
             boxes, images = plural(cut.boxes, "box", "boxes"), plural(cut.images, "image")
             lines.append(f"  beyond max_boxes, and cut by the loader: {boxes} in {images}")
         lines += [f"  {what}: {count:,}" for what, count in facts.counter("boxes", name).items()]
+        if regions := split.statistics.ignored_per_image:
+            count = sum(int(number) * images for number, images in regions.items())
+            lines.append(f"  ignored regions: {count:,} in {plural(sum(regions.values()), 'image')}")
+        sizes = [f"{words}: {count:,}" for words, count in box_size_bins(split.statistics).items()]
+        lines += [f"  longest side of the objects in mm: {', '.join(sizes)}"] if sizes else []
     return lines
 
 

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from halofeed.inspection.dataset_files import open_files, open_manifest
+from halofeed.inspection.scan_objects import TABLE_HEADER, table_rows
 from halofeed.inspection.stored_records import (
     VOLUME_AXES,
     ClassCounts,
@@ -82,7 +83,12 @@ def describe_record(path: str | Path, record: str) -> str:
         lines.append(f"  label   {', '.join(named) or 'no class'}")
     lines += record_lines(features, manifest)
     if keys.OBJECT_CLASS_LABEL in features:
-        lines += titled_lines("Boxes, in pixels of the stored image", _boxes_table(features, manifest))
+        in_volume = is_volumetric(manifest)
+        title = (
+            "Boxes, in voxels of the stored volume" if in_volume else "Boxes, in pixels of the stored image"
+        )
+        rows_of = _scan_boxes_table if in_volume else _boxes_table
+        lines += titled_lines(title, rows_of(features, manifest))
     rows = [(key, *_shortened(value)) for key, value in sorted(features.items())]
     lines += titled_lines("Features", table(("key", "dtype", "length", "values"), rows, right=(2,)))
     return escape_unprintable("\n".join(lines))
@@ -144,7 +150,8 @@ def _share_of_plain(data: memoryview, image: Field, pixels: int) -> str:
 
 def _boxes_table(features: Decoded, manifest: Manifest) -> list[str]:
     labels = np.nan_to_num(_list_of(features, keys.OBJECT_CLASS_LABEL)).astype(np.int64)
-    if not len(labels):
+    regions = _region_rows(features)
+    if not len(labels) and not regions:
         return []
     rows = [
         (
@@ -155,8 +162,40 @@ def _boxes_table(features: Decoded, manifest: Manifest) -> list[str]:
         for number, label in enumerate(labels[:_MAX_BOXES].tolist())
     ]
     shown = table(
-        ("", "label", "ymin", "xmin", "ymax", "xmax", "area", "flags"), rows, right=(0, 2, 3, 4, 5, 6)
+        ("", "label", "ymin", "xmin", "ymax", "xmax", "area", "flags"),
+        [*rows, *regions],
+        right=(0, 2, 3, 4, 5, 6),
     )
+    return [*shown, f"and {len(labels) - len(rows):,} more"] if len(labels) > len(rows) else shown
+
+
+def _region_rows(features: Decoded) -> list[tuple[object, ...]]:
+    """Return a row of the table of boxes for each ignored region."""
+    sides = np.array([integer_of(features, key) or 0 for key in keys.SIDES] * 2)
+    columns = [_list_of(features, key) for key in keys.IGNORED_CORNERS]
+    rows = list(zip(*(column[:_MAX_BOXES].tolist() for column in columns), strict=False))
+    return [
+        (
+            "-",
+            "ignored region",
+            *(f"{share * side:.1f}" for share, side in zip(row, sides, strict=True)),
+            "-",
+            "",
+        )
+        for row in rows
+    ]
+
+
+def _scan_boxes_table(features: Decoded, manifest: Manifest) -> list[str]:
+    labels = np.nan_to_num(_list_of(features, keys.OBJECT_CLASS_LABEL)).astype(np.int64).tolist()
+    cells = list(table_rows(features))
+    rows = [
+        (number, f"{label} {manifest.labels.get(label, '(not in the label map)')}", *of_box)
+        for number, (label, of_box) in enumerate(zip(labels, cells, strict=False))
+    ]
+    if not rows:
+        return []
+    shown = table(("", "label", *TABLE_HEADER), rows, right=(0, 2, 3, 4))
     return [*shown, f"and {len(labels) - len(rows):,} more"] if len(labels) > len(rows) else shown
 
 
@@ -255,7 +294,7 @@ def labeled_keypoints(features: Decoded, box: int) -> str:
 
 
 def record_lines(features: Decoded, manifest: Manifest) -> list[str]:
-    """Describe the geometry, values and classes of one segmentation record; [] for other tasks."""
+    """Describe the geometry and values of a volume, and the classes of a segmentation; [] for other records."""
     label = label_map(features, manifest)
     volume = stored_image(features, manifest) if keys.DEPTH in features else None
     lines = [] if volume is None else _geometry_lines(features, manifest, volume)

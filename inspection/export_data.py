@@ -21,6 +21,7 @@ from halofeed.inspection.export_grid import GRIDS, SourcePictures
 from halofeed.inspection.export_parquet import ParquetExporter
 from halofeed.inspection.export_pictures import CocoExporter, FoldersExporter, VocExporter
 from halofeed.inspection.export_records import ExportedData, Exporter
+from halofeed.inspection.export_scan_boxes import ScanBoxExporter
 from halofeed.inspection.export_shards import WebDatasetExporter
 from halofeed.inspection.export_volumes import NiftiExporter
 from halofeed.inspection.export_yolo import YoloExporter
@@ -37,6 +38,7 @@ EXPORTERS: dict[str, type[Exporter]] = {
     "voc": VocExporter,
     "dota": DotaExporter,
     "nifti": NiftiExporter,
+    "scan-boxes": ScanBoxExporter,
     "parquet": ParquetExporter,
     "webdataset": WebDatasetExporter,
 }
@@ -151,7 +153,7 @@ def _check_takes(target: str, files: DatasetFiles, manifest: Manifest) -> None:
 def _check_bands(target: str, grid: str, files: DatasetFiles, manifest: Manifest) -> None:
     """Raise UsageError for stored pictures of more channels than a PNG holds."""
     channels = manifest.field("image").shape[-1]
-    if grid == "stored" and EXPORTERS[target].KIND == "picture" and channels not in (1, 3, 4):
+    if grid == "stored" and manifest.kind.name == "picture" and channels not in (1, 3, 4):
         raise UsageError(
             f"{files}: its pictures have {channels} channels, which the PNG files of {target} do not hold; read "
             "them with halofeed.loader, or convert three bands with --bands 1,2,3"

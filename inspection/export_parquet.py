@@ -1,6 +1,6 @@
 """Exporter of Parquet files as Hugging Face's `datasets` reads and writes them.
 
-data/SPLIT-00000-of-00002.parquet    a row per picture, see `ParquetExporter`
+data/SPLIT-00000-of-00002.parquet    a row per picture or scan, see `ParquetExporter`
 README.md                            data set card: splits and columns in YAML, license, citation, class ids of masks
 croissant.json                       sizes and SHA-256 of the files, and the record set `default`
 
@@ -19,8 +19,11 @@ from typing import Any, BinaryIO, ClassVar
 
 from halofeed.inspection.export_records import NO_TEXT, ExportedData, ExportRecord, yaml_text
 from halofeed.inspection.export_shards import ExportedPicture, ShardsExporter
+from halofeed.inspection.export_volumes import check_complete_scans, stored_scan
+from halofeed.prep.formats.volume.nifti import nifti_bytes
 from halofeed.schemas.croissant import (
     MARK,
+    array_of,
     class_records,
     croissant_text,
     field_source,
@@ -30,13 +33,16 @@ from halofeed.schemas.croissant import (
     record_set,
 )
 from halofeed.schemas.file_layout import CROISSANT
+from halofeed.schemas.manifest import Manifest
 from halofeed.storage.paths import open_path, save_text
 from halofeed.system.errors import UsageError
 
 _MEDIA_TYPE = "application/x-parquet"
 _FILES = "parquet-files"
 _SPLIT = r"data/(.*)-\d+-of-\d+\.parquet"
-_PICTURE = {"_type": "Image"}
+_FILE_FEATURES = {"picture": {"_type": "Image"}, "volume": {"_type": "Nifti"}}
+"""Feature of `datasets` for a file, by the kind of image; tried with version 5.2.0."""
+_FILE_TYPES = {feature["_type"] for feature in _FILE_FEATURES.values()}
 
 
 class _HashedFile(io.RawIOBase):
@@ -82,6 +88,7 @@ class ParquetExporter(ShardsExporter):
 
     Columns: `image_id`, int64; `image`, struct {bytes, path}; by the task `label`, int64; `labels`, list of int64;
     `objects`, struct of the lists in `ExportedPicture`; or `mask`, struct {bytes, path}, which is null without a mask.
+    Scans and their masks are NIfTI files without padding, as those of `NiftiExporter`.
     """
 
     GROUP_ROWS: ClassVar[int] = 100
@@ -94,6 +101,9 @@ class ParquetExporter(ShardsExporter):
         except ImportError as error:
             raise UsageError(f"{data.files}: Parquet files need pyarrow: pip install pyarrow") from error
         super().__init__(folder, data)
+        self._is_volume = data.manifest.kind.name == "volume"
+        if self._is_volume:
+            check_complete_scans(data)
         self._pyarrow, self._parquet = pyarrow, parquet
         self._features = self._huggingface_features()
         about = json.dumps({"info": {"features": self._features}})
@@ -106,10 +116,24 @@ class ParquetExporter(ShardsExporter):
         (folder / "data").mkdir()
         self.callback(self.close_shard)
 
+    @classmethod
+    def takes(cls, manifest: Manifest) -> bool:
+        """Return whether a data set holds pictures of any task, or scans with labels."""
+        return super().takes(manifest) or (manifest.kind.name == "volume" and manifest.task == "segmentation")
+
+    def _content(self, record: ExportRecord) -> ExportedPicture:
+        if not self._is_volume:
+            return super()._content(record)
+        scan = stored_scan(record, self._data)
+        files = {what: nifti_bytes(voxels, scan.affine) for what, voxels in scan.arrays.items()}
+        values = {"mask": files.get("label")}
+        return ExportedPicture(extension=".nii.gz", data=files["image"], values=values)
+
     def _huggingface_features(self) -> dict[str, Any]:
         """Return the columns in the form of `datasets.Features.to_dict`."""
         numbers = {name: {"dtype": name, "_type": "Value"} for name in ("int64", "float64")}
         label = {"names": list(self.names.values()), "_type": "ClassLabel"}
+        of_file = _FILE_FEATURES[self._manifest.kind.name]
         kinds: dict[str, Any] = {
             "label": label,
             "labels": _list_of(label),
@@ -119,9 +143,9 @@ class ParquetExporter(ShardsExporter):
                 "area": _list_of(numbers["float64"]),
                 **({"corners": _list_of(_list_of(numbers["float64"]))} if self.has_corners else {}),
             },
-            "mask": _PICTURE,
+            "mask": of_file,
         }
-        return {"image_id": numbers["int64"], "image": _PICTURE, self.kind: kinds[self.kind]}
+        return {"image_id": numbers["int64"], "image": of_file, self.kind: kinds[self.kind]}
 
     def _arrow_type(self, feature: Mapping[str, Any]) -> Any:
         of, kind = self._pyarrow, feature.get("_type")
@@ -129,7 +153,7 @@ class ParquetExporter(ShardsExporter):
             return of.struct({name: self._arrow_type(part) for name, part in feature.items()})
         if kind == "Sequence":
             return of.list_(self._arrow_type(feature["feature"]))
-        if kind == "Image":
+        if kind in _FILE_TYPES:
             return of.struct({"bytes": of.binary(), "path": of.string()})
         return of.float64() if feature.get("dtype") == "float64" else of.int64()
 
@@ -144,7 +168,8 @@ class ParquetExporter(ShardsExporter):
         """Add a row, and write the group of rows if it is large enough."""
         values = dict(picture.values)
         if data := values.get("mask"):
-            values["mask"] = {"bytes": data, "path": f"{record.name}.png"}
+            extension = ".nii.gz" if self._is_volume else ".png"
+            values["mask"] = {"bytes": data, "path": f"{record.name}{extension}"}
         image = {"bytes": picture.data, "path": f"{record.name}{picture.extension}"}
         self._rows.append({"image_id": record.id, "image": image, **values})
         self._group_bytes += picture.size
@@ -263,6 +288,11 @@ _ABOUT = {
 }
 
 
+_INNER_LENGTHS = {"bbox": 4, "corners": 8}
+"""Number of values of each object in a column with a list of lists."""
+_CROISSANT_TYPES = {"Image": "ImageObject", "Nifti": "MediaObject"}
+
+
 def _card_block(title: str, lines: list[str]) -> list[str]:
     """Return a section of the card whose lines Markdown shows as they are."""
     return ["", f"## {title}", "", *(f"    {line}" for line in lines)]
@@ -279,12 +309,17 @@ def _croissant_fields(record: str, features: Mapping[str, Any], column: str = ""
         if "_type" not in feature:
             yield from _croissant_fields(record, feature, name)
             continue
-        is_picture, more = feature["_type"] == "Image", {}
-        path = "bytes" if is_picture else name if column else ""
-        # A list of lists, such as boxes, is one repeated field of its innermost values.
+        is_file, more = feature["_type"] in _FILE_TYPES, {}
+        path = "bytes" if is_file else name if column else ""
+        # A list of lists, such as boxes, is one array of its innermost values.
+        depth = 0
         while feature["_type"] == "Sequence":
-            feature, more = feature["feature"], {"repeated": True}
-        kind = "ImageObject" if is_picture else "Float" if feature.get("dtype") == "float64" else "Integer"
+            feature, depth = feature["feature"], depth + 1
+        if depth:
+            more = array_of("-1" if depth == 1 else f"-1,{_INNER_LENGTHS[name]}")
+        kind = _CROISSANT_TYPES.get(
+            feature["_type"], "Float" if feature.get("dtype") == "float64" else "Integer"
+        )
         source = field_source(_FILES, json_path=path, column=column or name)
         yield record_field(f"{record}/{name}", f"sc:{kind}", _ABOUT[name], source=source, **more)
 
@@ -304,7 +339,7 @@ def _yaml_feature(feature: Mapping[str, Any]) -> dict[str, Any]:
     if kind == "ClassLabel":
         names = {str(number): name for number, name in enumerate(feature["names"])}
         return {"dtype": {"class_label": {"names": names}}}
-    return {"dtype": "image" if kind == "Image" else feature["dtype"]}
+    return {"dtype": kind.lower() if kind in _FILE_TYPES else feature["dtype"]}
 
 
 def _yaml_lines(value: Any, indent: str = "") -> Iterator[str]:

@@ -16,6 +16,7 @@ import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import product
 from pathlib import Path
 from typing import IO, Any, ClassVar
 from xml.etree import ElementTree
@@ -35,6 +36,7 @@ from halofeed.inspection.stored_values import decode_stored
 from halofeed.prep.annotations.contract import is_split_name, split_in_file_name
 from halofeed.prep.annotations.written_boxes import polygon_area
 from halofeed.prep.geometry.resize import apply_to_boxes, area_factor
+from halofeed.prep.voxels.masks import encode_run_lengths
 from halofeed.schemas import keys
 from halofeed.schemas.croissant import (
     class_records,
@@ -49,11 +51,13 @@ from halofeed.schemas.tasks import OPTIONAL_ATTRIBUTES
 from halofeed.schemas.tfexample import Decoded
 from halofeed.storage.paths import open_path, save_text, temporary_stream
 from halofeed.system.errors import CorruptFileError, UsageError
+from halofeed.system.wording import plural
 
 _AREA_TOLERANCE = 1e-3
 _UPRIGHT_PIXELS = 1e-3
 """Distance up to which a corner is on a side of the upright box, as corners are stored with 24 bits."""
 TURNED = "corners of turned objects"
+REGIONS = "ignored regions"
 _FLAGS = {**keys.OBJECT_FLAGS, **{name: OPTIONAL_ATTRIBUTES[name] for name in ("occluded", "group_of")}}
 
 
@@ -149,6 +153,11 @@ class BoxedObjects:
         """
         return corners_of(self.features, self.grid)
 
+    @cached_property
+    def regions(self) -> NDArray[np.float64]:
+        """float64 [region, 4], ignored regions likewise."""
+        return corners_of(self.features, self.grid, keys.IGNORED_CORNERS)
+
     @property
     def areas(self) -> NDArray[np.float64]:
         """float64 [box], areas in pixels."""
@@ -238,13 +247,16 @@ class BoxedObjects:
             "keypoints": int(labeled.sum()) if len(labeled) else 0,
             "views": sum(bool(self.view(box)) for box in range(len(self.labels))),
             "areas": int(np.count_nonzero(~same)),
+            **({REGIONS: len(self.regions)} if len(self.regions) else {}),
             "category ids": len(self.numbers(keys.OBJECT_CLASS_SOURCE_LABEL)),
             **({TURNED: int(np.count_nonzero(self._are_turned))} if self.has_corners else {}),
         }
 
 
-def corners_of(features: Decoded, grid: PictureGrid) -> NDArray[np.float64]:
-    """Return the boxes of a record in pixels of a grid, see `BoxedObjects.corners`.
+def corners_of(
+    features: Decoded, grid: PictureGrid, sides: Sequence[str] = keys.BOX_CORNERS
+) -> NDArray[np.float64]:
+    """Return the boxes of a record in pixels of a grid, see `BoxedObjects.corners`; `sides` are the keys of boxes.
 
     >>> sides = {key: np.array([side]) for key, side in zip(keys.SIDES, (10, 8))}
     >>> grid = picture_grid(sides, "stored", displayed=False)
@@ -252,7 +264,7 @@ def corners_of(features: Decoded, grid: PictureGrid) -> NDArray[np.float64]:
     >>> corners_of(features, grid).tolist()
     [[1.0, 2.0, 7.0, 8.0]]
     """
-    shares = np.stack([np.asarray(features.get(key, ()), np.float64) for key in keys.BOX_CORNERS], axis=1)
+    shares = np.stack([np.asarray(features.get(key, ()), np.float64) for key in sides], axis=1)
     exact = apply_to_boxes(grid.from_stored, shares * [*grid.stored_size, *grid.stored_size])
     return np.clip(snapped(exact, grid), None if grid.is_stored else 0, [*grid.size, *grid.size])
 
@@ -264,17 +276,6 @@ def snapped(exact: NDArray[np.float64], grid: PictureGrid) -> NDArray[np.float64
     # float32 has 24 bits, so a rounded share is off by at most 2**-24 of the padded side.
     is_whole = np.abs(exact - whole) <= np.tile(padded_size, exact.shape[-1] // 2) * 2.0**-24
     return np.asarray(np.where(is_whole, whole, exact))
-
-
-def run_lengths(mask: NDArray[np.uint8]) -> dict[str, Any]:
-    """Return a mask as COCO's run lengths, down the columns and zeros first.
-
-    >>> run_lengths(np.array([[0, 1], [1, 1]], np.uint8))
-    {'size': [2, 2], 'counts': [1, 3]}
-    """
-    pixels = np.concatenate([[False], mask.T.reshape(-1) > 0])
-    changes = np.flatnonzero(pixels[1:] != pixels[:-1])
-    return {"size": list(mask.shape), "counts": np.diff(changes, prepend=0, append=mask.size).tolist()}
 
 
 class BoxExporter(Exporter):
@@ -339,7 +340,7 @@ class CocoExporter(BoxExporter):
     Corners are the polygons of their objects, unless these have masks.
     """
 
-    KEEPS = frozenset((*(f"{name} flags" for name in _FLAGS), "masks", "keypoints", "areas"))
+    KEEPS = frozenset((*(f"{name} flags" for name in _FLAGS), "masks", "keypoints", "areas", REGIONS))
     NAMES_SOURCES = True
 
     def __init__(self, folder: Path, data: ExportedData) -> None:
@@ -352,8 +353,10 @@ class CocoExporter(BoxExporter):
         self._splits = {split: self._open(split) for split in splits}
         self._keypoints: dict[int, tuple[str, ...]] = {}
         # An object has one segmentation.
-        if not any(field.name == "masks" for field in data.manifest.fields):
+        self._has_masks = any(field.name == "masks" for field in data.manifest.fields)
+        if not self._has_masks:
             self._keeps = self.KEEPS | {TURNED}
+        self._regions = 0
 
     def _open(self, split: str) -> _Instances:
         path = self._folder / self._files.format(split)
@@ -381,7 +384,7 @@ class CocoExporter(BoxExporter):
                 **{name: 1 for name in flags if name != "is_crowd"},
             }
             if (mask := objects.mask(box)) is not None:
-                entry["segmentation"] = run_lengths(mask)
+                entry["segmentation"] = encode_run_lengths(mask)
             elif objects.has_corners:
                 entry["segmentation"] = [objects.outlines[box].reshape(-1).tolist()]
             names, points = objects.keypoints(box)
@@ -390,10 +393,31 @@ class CocoExporter(BoxExporter):
                 self._keypoints.setdefault(objects.labels[box], names)
                 entry |= {"keypoints": points, "num_keypoints": int(np.count_nonzero(points[2::3]))}
             instances.add_object(entry)
+        for sides, label in product(objects.regions.tolist(), sorted(self._manifest.labels)):
+            crowd = {"image_id": record.id, "category_id": label, "iscrowd": 1, "ignore": 1}
+            instances.add_object({**crowd, **self._place_of_region(objects, sides)})
+        self._regions += len(objects.regions)
+
+    def _place_of_region(self, objects: BoxedObjects, sides: Sequence[float]) -> dict[str, Any]:
+        """Return the box of a region, and its run lengths where objects have masks: readers of masks need them."""
+        ymin, xmin, ymax, xmax = sides
+        width, height = xmax - xmin, ymax - ymin
+        place: dict[str, Any] = {"bbox": [xmin, ymin, width, height], "area": width * height}
+        if self._has_masks:
+            mask = np.zeros(objects.grid.size, np.uint8)
+            mask[round(ymin) : round(ymax), round(xmin) : round(xmax)] = 1
+            place["segmentation"] = encode_run_lengths(mask)
+        return place
 
     def finish(self) -> None:
         """Write the annotations and categories of every split."""
         super().finish()
+        if self._regions:
+            # pycocotools overwrites `ignore` by iscrowd, so that a region without a class is a crowd of each.
+            self.notes.append(
+                f"{plural(self._regions, 'ignored region')} became a crowd of each class, which COCO's evaluation "
+                "ignores"
+            )
         categories: list[dict[str, Any]] = [
             {"id": label, "name": name} for label, name in sorted(self._manifest.labels.items())
         ]

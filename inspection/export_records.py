@@ -179,7 +179,8 @@ class Exporter(ExitStack):
         self.turned: Counter[str] = Counter()
         self.notes: list[str] = []
         image = data.manifest.field("image")
-        if self.KIND == "picture" and data.grid == "stored" and image.dtype not in ("uint8", "uint16"):
+        is_picture = data.manifest.kind.name == "picture"
+        if is_picture and data.grid == "stored" and image.dtype not in ("uint8", "uint16"):
             raise UsageError(
                 f"{data.files}: expected pictures of 8 or 16 bits, which PNG holds, got {image.dtype}"
             )

@@ -30,14 +30,14 @@ class ExportedPicture:
     """Content of a record.
 
     Args:
-        extension: ".jpg" or ".png".
-        data: file of the picture without padding.
+        extension: ".jpg" or ".png"; ".nii.gz" of a scan.
+        data: file of the picture or scan without padding.
         values: one value by the name of `ShardsExporter.kind`:
             label: class.
             labels: list of classes.
             objects: lists of equal length: `bbox` (x, y, width, height in pixels), `category`, `area` in square pixels,
                 and `corners` (x and y of four, in pixels) if the data set has them.
-            mask: PNG file of class ids [height, width], or None.
+            mask: PNG file of class ids [height, width], or NIfTI file of those of a scan, or None.
     """
 
     extension: str
@@ -94,10 +94,13 @@ class ShardsExporter(BoxExporter):
             self._shards = self._shards + 1 if record.split == self._split else 0
             self._split, self._shard_bytes = record.split, 0
             self.open_shard(self._split, self._shards)
-        extension, data = self._picture(record, self._grid(record))
-        picture = ExportedPicture(extension=extension, data=bytes(data), values=self._values(record))
+        picture = self._content(record)
         self._shard_bytes += picture.size
         self.write(record, picture)
+
+    def _content(self, record: ExportRecord) -> ExportedPicture:
+        extension, data = self._picture(record, self._grid(record))
+        return ExportedPicture(extension=extension, data=bytes(data), values=self._values(record))
 
     def _values(self, record: ExportRecord) -> dict[str, Any]:
         if self.kind == "mask":

@@ -15,6 +15,7 @@ import csv
 import itertools
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -57,13 +58,7 @@ class NiftiExporter(Exporter):
 
     def __init__(self, folder: Path, data: ExportedData) -> None:
         super().__init__(folder, data)
-        if data.manifest.recipe.get("fit") == "tiles":
-            raise self._tiles()
-        if class_channels(data.manifest):
-            raise UsageError(
-                f"{data.files}: a voxel may have several classes, and a label file has one for each voxel; convert the "
-                "scans again with --class-overlap last"
-            )
+        check_complete_scans(data)
         self._in_source = data.grid == "source"
         for name in _FOLDERS.values() if not self._in_source else [_FOLDERS["label"]]:
             (folder / name).mkdir()
@@ -82,67 +77,30 @@ class NiftiExporter(Exporter):
                 f"dataset.json lists {', '.join(others)} as training; volumes.csv has the splits"
             )
 
-    def _tiles(self) -> UsageError:
-        return UsageError(
-            f"{self._data.files}: its records are overlapping tiles of scans, and a file is a complete scan; convert "
-            "the scans again with --fit crop-or-pad"
-        )
-
     def add(self, record: ExportRecord) -> None:
         """Write the image and the label of a record."""
-        features, manifest = record.features, self._manifest
-        if integer_of(features, keys.TILE):
-            raise self._tiles()
-        stored, label = stored_image(features, manifest), label_map(features, manifest)
-        affine = affine_of(features)
-        if stored is None or label is None or affine is None:
-            raise CorruptFileError(
-                f"{self._data.files}: {record.name} of {record.split}: expected an image, a label and an affine; run "
-                f"`halofeed verify {self._data.files}`"
-            )
+        features = record.features
         paths = {what: f"{folder}/{record.name}.nii.gz" for what, folder in _FOLDERS.items()}
         # A label file of zeros would be background for a loss.
         if not integer_of(features, keys.LABELLED):
             del paths["label"]
         if self._in_source:
             paths["image"] = text_of(features, keys.FILENAME) or ""
-            self._write_in_source(record, label, paths)
+            self._write_in_source(record, paths)
         else:
-            self._write_stored(record, stored, label, affine, paths)
+            scan = stored_scan(record, self._data)
+            for what, path in paths.items():
+                write_nifti(self._folder / path, scan.arrays[what], scan.affine)
         self._table.writerow((record.name, *(paths.get(what, "") for what in _FOLDERS), record.split))
         self._lists[_LISTS.get(record.split, "training")].append(paths)
 
-    def _write_in_source(self, record: ExportRecord, label: NDArray[Any], paths: Mapping[str, str]) -> None:
+    def _write_in_source(self, record: ExportRecord, paths: Mapping[str, str]) -> None:
         """Write the label on the grid of the source, whose image is not copied."""
+        _, label, _ = _stored_parts(record, self._data)
         if "label" in paths:
             with self._naming(record):
                 in_source, affine = label_in_source(label, record.features, self._manifest.ignore_label)
             write_nifti(self._folder / paths["label"], in_source, affine)
-
-    def _write_stored(
-        self,
-        record: ExportRecord,
-        stored: NDArray[Any],
-        label: NDArray[Any],
-        affine: NDArray[np.float64],
-        paths: Mapping[str, str],
-    ) -> None:
-        """Write the image and the label without padding."""
-        inside, low = _unpadded(record.features, label.shape)
-        voxels = self._values(record, as_numbers(stored[inside], self._manifest.field("image").dtype))
-        # The Medical Segmentation Decathlon has three axes for one channel (its `tensorImageSize` is 3D then).
-        arrays = {"image": voxels[..., 0] if voxels.shape[3] == 1 else voxels, "label": label[inside]}
-        for what, path in paths.items():
-            write_nifti(self._folder / path, arrays[what], _moved(affine, low))
-
-    def _values(self, record: ExportRecord, stored: NDArray[Any]) -> NDArray[Any]:
-        """Return the values of the source where the record states scale and offset, else the stored ones."""
-        scale = array_of(record.features, keys.INTENSITY_SCALE)
-        offset = array_of(record.features, keys.INTENSITY_OFFSET)
-        # Only scans whose values were scaled one by one state their scale.
-        if scale is None or offset is None:
-            return stored
-        return np.asarray(stored * scale.astype(np.float64) + offset, np.float32)
 
     def finish(self) -> None:
         """Write dataset.json, which lists no scans that were not written."""
@@ -163,6 +121,75 @@ class NiftiExporter(Exporter):
             **self._lists,
         }
         save_text(self._folder / NAME, json.dumps(document, indent=1) + "\n")
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class StoredScan:
+    """Arrays "image" and "label" of a record without padding, and their affine; no label for a scan without one."""
+
+    arrays: Mapping[str, NDArray[Any]]
+    affine: NDArray[np.float64]
+
+
+def check_complete_scans(data: ExportedData) -> None:
+    """Raise UsageError for records that are tiles of scans, or whose voxels may have several classes."""
+    if data.manifest.recipe.get("fit") == "tiles":
+        raise _tiles(data)
+    if class_channels(data.manifest):
+        raise UsageError(
+            f"{data.files}: a voxel may have several classes, and a label file has one for each voxel; convert the "
+            "scans again with --class-overlap last"
+        )
+
+
+def stored_scan(record: ExportRecord, data: ExportedData) -> StoredScan:
+    """Return the image and the label of a record; the image has the values of the source where the record states them.
+
+    Raises:
+        UsageError: the record is a tile of a scan.
+        CorruptFileError: the record lacks one of them.
+    """
+    stored, label, affine = _stored_parts(record, data)
+    inside, low = _unpadded(record.features, label.shape)
+    voxels = _source_values(record, as_numbers(stored[inside], data.manifest.field("image").dtype))
+    # The Medical Segmentation Decathlon has three axes for one channel (its `tensorImageSize` is 3D then).
+    arrays = {"image": voxels[..., 0] if voxels.shape[3] == 1 else voxels}
+    if integer_of(record.features, keys.LABELLED):
+        arrays["label"] = label[inside]
+    return StoredScan(arrays=arrays, affine=_moved(affine, low))
+
+
+def _stored_parts(
+    record: ExportRecord, data: ExportedData
+) -> tuple[NDArray[Any], NDArray[Any], NDArray[np.float64]]:
+    features, manifest = record.features, data.manifest
+    if integer_of(features, keys.TILE):
+        raise _tiles(data)
+    stored, label = stored_image(features, manifest), label_map(features, manifest)
+    affine = affine_of(features)
+    if stored is None or label is None or affine is None:
+        raise CorruptFileError(
+            f"{data.files}: {record.name} of {record.split}: expected an image, a label and an affine; run "
+            f"`halofeed verify {data.files}`"
+        )
+    return stored, label, affine
+
+
+def _tiles(data: ExportedData) -> UsageError:
+    return UsageError(
+        f"{data.files}: its records are overlapping tiles of scans, and a file is a complete scan; convert the scans "
+        "again with --fit crop-or-pad"
+    )
+
+
+def _source_values(record: ExportRecord, stored: NDArray[Any]) -> NDArray[Any]:
+    """Return the values of the source where the record states scale and offset, else the stored ones."""
+    scale = array_of(record.features, keys.INTENSITY_SCALE)
+    offset = array_of(record.features, keys.INTENSITY_OFFSET)
+    # Only scans whose values were scaled one by one state their scale.
+    if scale is None or offset is None:
+        return stored
+    return np.asarray(stored * scale.astype(np.float64) + offset, np.float32)
 
 
 def _unpadded(features: Decoded, shape: tuple[int, ...]) -> tuple[tuple[slice, ...], list[int]]:

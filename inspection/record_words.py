@@ -84,7 +84,7 @@ class TaskWords:
 
 _ENDING = ("partitions", "plan", "recipe", "use")
 _FLAT_SECTIONS = ("conversion", "samples", "labels", "boxes", "sizes", "pixels", *_ENDING)
-_VOLUME_SECTIONS = ("conversion", "scans", "labels", "findings", "grids", "values", *_ENDING)
+_VOLUME_SECTIONS = ("conversion", "scans", "labels", "boxes", "findings", "grids", "values", *_ENDING)
 
 KIND_WORDS = {
     "picture": KindWords(

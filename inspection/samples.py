@@ -6,7 +6,7 @@ import hashlib
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from halofeed.inspection.dataset_files import DatasetFiles
 from halofeed.inspection.planes import Display, Plane, ShownVolume, center_of, cut_planes
-from halofeed.inspection.record_words import KindWords, kind_words
+from halofeed.inspection.record_words import KindWords, kind_words, task_words
+from halofeed.inspection.scan_objects import StoredObjects
 from halofeed.inspection.stored_records import (
     ClassCounts,
     StoredShard,
@@ -328,6 +329,7 @@ class Picture:
         size: (height, width) in pixels of the full picture.
         boxes: float64 [box, 4], ymin, xmin, ymax, xmax as shares of the sides.
         corners: float64 [box, 4, 2], y and x of the corners of each object likewise; None if the data set has none.
+        regions: float64 [region, 4], ignored regions likewise.
         content: (height, width) shares that are not padding.
         tile: ymin, xmin, ymax, xmax of the record's tile as shares of the source's sides; None if it is no tile.
         mask: data: URI of the classes to lay over the thumbnail, if any.
@@ -338,6 +340,7 @@ class Picture:
     size: tuple[int, int]
     boxes: NDArray[np.float64]
     corners: NDArray[np.float64] | None = None
+    regions: NDArray[np.float64] = field(default_factory=lambda: np.zeros((0, 4)))
     content: tuple[float, float] = (1.0, 1.0)
     tile: tuple[float, ...] | None = None
     mask: str | None = None
@@ -404,7 +407,7 @@ def load_sample(
         label = shown_classes(label, manifest)
     corners = _corners_of(features, len(boxes))
     stored = _stored_picture(features, kind_words(manifest), pixels, label, boxes, ranks or {}, side)
-    stored = replace(stored, corners=corners)
+    stored = replace(stored, corners=corners, regions=regions_of(features))
     before, problem = None, None
     notes: tuple[str, ...] = ()
     if sources is not None:
@@ -482,6 +485,15 @@ def _boxes_of(features: Decoded, place: str, folder: Path | DatasetFiles) -> NDA
     return np.stack([value[:MAX_OBJECTS].astype(np.float64) for value in numbers], axis=-1)
 
 
+def regions_of(features: Decoded) -> NDArray[np.float64]:
+    """Return the ignored regions of a record as float64 [region, 4]; none where their lists do not fit together."""
+    numbers = [value for key in keys.IGNORED_CORNERS if isinstance(value := features.get(key), np.ndarray)]
+    # `verify` reports lists that are missing or of another length.
+    if len(numbers) < len(keys.IGNORED_CORNERS) or len({len(value) for value in numbers}) > 1:
+        return np.zeros((0, 4))
+    return np.stack([value[:MAX_OBJECTS].astype(np.float64) for value in numbers], axis=-1)
+
+
 def _corners_of(features: Decoded, boxes: int) -> NDArray[np.float64] | None:
     """Return the corners of objects as float64 [box, 4, 2]; None without corners of each box."""
     numbers = [value for key in keys.CORNER_POINTS if isinstance(value := features.get(key), np.ndarray)]
@@ -506,9 +518,10 @@ def _before(
     transform = features.get(keys.TRANSFORM)
     if not isinstance(transform, np.ndarray) or transform.shape != (6,) or not np.isfinite(transform).all():
         raise SourceError("boxes", "the record does not say how it was transformed")
-    to_source, boxes = transform.astype(np.float64), stored.boxes * np.array([*stored.size, *stored.size])
+    to_source = transform.astype(np.float64)
+    shown = np.concatenate([stored.boxes, stored.regions]) * np.array([*stored.size, *stored.size])
     try:
-        mapped = apply_to_boxes(to_source, boxes) if len(boxes) else boxes
+        mapped = apply_to_boxes(to_source, shown) if len(shown) else shown
     except UsageError as error:
         raise SourceError(
             "boxes", "the boxes cannot be mapped through the record's transform", str(error)
@@ -523,7 +536,8 @@ def _before(
         uri=thumbnail(pixels, side),
         size=(height, width),
         tile=tile,
-        boxes=mapped / sides,
+        boxes=mapped[: len(stored.boxes)] / sides,
+        regions=mapped[len(stored.boxes) :] / sides,
         corners=None
         if stored.corners is None
         else apply_affine(to_source, stored.corners * np.array(stored.size)) / np.array([height, width]),
@@ -562,9 +576,12 @@ def load_scan(
     features = StoredShard(folder, candidate.shard).features(candidate.row)
     source = text_of(features, keys.FILENAME) or ""
     fix = f"run `halofeed verify {folder}`"
-    scan = _scan_of(features, manifest)
-    if scan is None:
-        raise CorruptFileError(f"{source}: the record is not a volume with a label; {fix}")
+    scan, has_boxes = _scan_of(features, manifest), task_words(manifest).has_boxes
+    objects = StoredObjects.of(features) if has_boxes else None
+    if scan is None or (objects if has_boxes else scan.label) is None:
+        raise CorruptFileError(
+            f"{source}: the record is not a volume with {'boxes' if has_boxes else 'a label'}; {fix}"
+        )
     if (scan.extent[1] <= scan.extent[0]).any():
         raise CorruptFileError(f"{source}: image/extent is empty; {fix}")
     planes = cut_planes(
@@ -574,8 +591,8 @@ def load_scan(
             steps_mm=scan.steps_mm,
             directions=scan.directions,
         ),
-        [lambda at: shown_classes(scan.label[at], manifest)],
-        center_of(scan.label, scan.extent),
+        [objects.outlines if objects else lambda at: shown_classes(scan.label[at], manifest)],
+        objects.middle(scan.extent) if objects else center_of(scan.label, scan.extent),
         display,
         ranks,
         side,
@@ -588,7 +605,7 @@ def load_scan(
         reason=reason,
         source=source,
         planes=planes,
-        classes=class_counts(scan.label, manifest),
+        classes=objects.counts if objects else class_counts(scan.label, manifest),
         spacing_mm=tuple(scan.spacing_mm.tolist()),
         source_shape=() if shape is None else tuple(shape.tolist()),
         source_spacing_mm=tuple(lengths.tolist()),
@@ -598,10 +615,13 @@ def load_scan(
 
 @dataclass(frozen=True, kw_only=True)
 class _StoredScan:
-    """The arrays of a volume's record; the values of its affine and spacing may be anything."""
+    """The arrays of a volume's record; the values of its affine and spacing may be anything.
+
+    `label` is [depth, height, width], with class ids or sets; None in a record with boxes.
+    """
 
     volume: NDArray[Any]
-    label: NDArray[Any]
+    label: Any
     affine: NDArray[np.float64]
     extent: NDArray[np.int64]
     spacing_mm: NDArray[np.float32]
@@ -626,4 +646,5 @@ def _scan_of(features: Decoded, manifest: Manifest) -> _StoredScan | None:
         "extent": extent_of(features),
         "spacing_mm": spacing_of(features),
     }
-    return None if any(value is None for value in found.values()) else _StoredScan(**found)
+    missing = [name for name, value in found.items() if value is None and name != "label"]
+    return None if missing else _StoredScan(**found)

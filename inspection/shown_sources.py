@@ -300,11 +300,30 @@ def _true_boxes(features: Sequence[Decoded], shown: ShownSource, manifest: Manif
         sides = np.array(manifest.field("image").shape[-3:-1], np.float64)
         corners = found[:, :4] * np.tile(sides / np.array(shown.shape[-2:]), 2)
     return {
+        **_ignored_regions(features, shown, manifest),
         "truth_boxes": corners,
         "truth_classes": found[:, 4].astype(np.int64),
         "truth_is_crowd": found[:, 5] > 0,
         "truth_num_boxes": np.array(len(found)),
     }
+
+
+def _ignored_regions(features: Sequence[Decoded], shown: ShownSource, manifest: Manifest) -> ExampleArrays:
+    """Return the ignored regions of a picture; those of tiles are complete, each once; nothing without any."""
+    is_tiled = keys.TILE_WHOLE in features[0]
+    side_keys = keys.IGNORED_SOURCE_CORNERS if is_tiled else keys.IGNORED_CORNERS
+    rows = [
+        tuple(row)
+        for one in features
+        for row in zip(*(_numbers(one, key) for key in side_keys), strict=False)
+    ]
+    if not rows:
+        return {}
+    found = np.array(sorted(set(rows)), np.float64)
+    if is_tiled:
+        return {"truth_ignored_boxes": boxes_on(shown, found)}
+    sides = np.array(manifest.field("image").shape[-3:-1], np.float64)
+    return {"truth_ignored_boxes": found * np.tile(sides / np.array(shown.shape[-2:]), 2)}
 
 
 def _numbers(features: Decoded, key: str) -> NDArray[np.float64]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import cv2
@@ -84,6 +84,7 @@ class PlacedBox:
         tag: CSS position of the tag; "" for no tag, because another one is there.
         dashed: whether the outline is dashed.
         corners: corners of its object as the points of an SVG polygon, which is drawn in place of the box; "" without.
+        is_region: whether it is an ignored region, which is drawn gray.
     """
 
     name: str
@@ -95,6 +96,18 @@ class PlacedBox:
     tag: str
     dashed: bool
     corners: str = ""
+    is_region: bool = False
+
+
+REGION_NAME = "ignored"
+"""Text of the tag of an ignored region."""
+
+
+def lay_out_regions(regions: NDArray[np.float64], size: tuple[int, int]) -> list[PlacedBox]:
+    """Lay out ignored regions [region, 4] as `lay_out_boxes` does boxes; only the first one has a tag."""
+    names = [(REGION_NAME, 0)] * len(regions)
+    placed = lay_out_boxes(regions, names, size)
+    return [replace(one, is_region=True, tag=one.tag if not at else "") for at, one in enumerate(placed)]
 
 
 def lay_out_boxes(

@@ -6,7 +6,7 @@ import hashlib
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import permutations
 from typing import Any
@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from halofeed.inspection.record_words import task_words
+from halofeed.inspection.scan_objects import object_problems
 from halofeed.inspection.stored_records import (
     CANONICAL,
     CHUNK_VALUES,
@@ -43,7 +44,7 @@ from halofeed.schemas.fields import Field
 from halofeed.schemas.identity import example_id
 from halofeed.schemas.manifest import Manifest
 from halofeed.schemas.statistics import Padding, Statistics
-from halofeed.schemas.tasks import OPTIONAL_ATTRIBUTES
+from halofeed.schemas.tasks import OPTIONAL_ATTRIBUTES, REGION_FIELDS
 from halofeed.schemas.tfexample import Decoded
 from halofeed.system.wording import plural
 
@@ -56,6 +57,7 @@ class ShardCounts:
     records: int = 0
     labels: Counter[str] = field(default_factory=Counter)
     boxes_per_image: Counter[str] = field(default_factory=Counter)
+    ignored_per_image: Counter[str] = field(default_factory=Counter)
     stored_pixels: int = 0
     pixels: int = 0
     largest: tuple[int, int] = (0, 0)
@@ -76,6 +78,8 @@ class ShardCounts:
         objects = features.get(keys.OBJECT_CLASS_LABEL)
         if objects is not None:
             self.boxes_per_image[str(len(objects))] += 1
+        if ignored := len(features.get(keys.IGNORED_CORNERS[0], ())):
+            self.ignored_per_image[str(ignored)] += 1
         # A record counts once for each class that its label map contains, and once for each of its boxes.
         if label_field(self.manifest) is not None and integer_of(features, keys.LABELLED):
             self.labels.update(map(str, classes.voxels))
@@ -93,12 +97,15 @@ class ShardCounts:
             records=self.records,
             labels=dict(self.labels),
             boxes_per_image=dict(self.boxes_per_image),
+            ignored_per_image=dict(self.ignored_per_image) or None,
             padding=Padding(stored_pixels=self.stored_pixels, padded_pixels=self.stored_pixels - self.pixels),
             largest=self.largest,
             tiles=self.tiles or None,
         )
         if is_volumetric(self.manifest):
-            counted = replace(counted, boxes_per_image=None, tiles=self.tiles)
+            has_boxes = task_words(self.manifest).has_boxes
+            per_image = counted.boxes_per_image if has_boxes else None
+            counted = replace(counted, boxes_per_image=per_image, tiles=self.tiles)
         # The statistics of a shard without records may omit the labelled ones.
         if label_field(self.manifest) is None or not self.records:
             return counted
@@ -248,6 +255,9 @@ def record_problems(
     if counts is not None:
         counts.add(features, classes)
     for stored_field in manifest.fields:
+        # Only records with ignored regions have their keys.
+        if stored_field.name in REGION_FIELDS and features.keys().isdisjoint(stored_field.keys):
+            continue
         for key in stored_field.keys:
             if key in features:
                 found = _stored_problems(features[key], stored_field, features, manifest)
@@ -257,6 +267,8 @@ def record_problems(
     yield from _parallel_problems(features, manifest)
     yield from _image_problems(features, manifest)
     yield from _box_problems(features)
+    if task_words(manifest).has_boxes and is_volumetric(manifest):
+        yield from object_problems(features)
     yield from kept_problems(features, manifest)
     yield from _label_problems(features, manifest)
     yield from _identity_problems(features)
@@ -345,11 +357,14 @@ _LIST_CHECKS: dict[str, Callable[[Any, Field, Decoded], Iterator[str]]] = {
 
 
 def _parallel_problems(features: Decoded, manifest: Manifest) -> Iterator[str]:
-    lists = [key for field in manifest.fields if field.encoding in ("list", "png_list") for key in field.keys]
+    fields = [field for field in manifest.fields if field.encoding in ("list", "png_list")]
+    lists = [key for field in fields if field.name not in REGION_FIELDS for key in field.keys]
     # The texts of boxes are for TensorFlow's readers, so no field names them.
     if keys.OBJECT_CLASS_LABEL in lists:
         lists.append(keys.OBJECT_CLASS_TEXT)
-    yield from _length_problems({key: len(features[key]) for key in lists if key in features})
+    regions = [key for field in fields if field.name in REGION_FIELDS for key in field.keys]
+    for parallel in (lists, regions):
+        yield from _length_problems({key: len(features[key]) for key in parallel if key in features})
 
 
 def _length_problems(lengths: Mapping[str, int]) -> Iterator[str]:
@@ -405,11 +420,12 @@ def _least_problems(features: Decoded, key: str, least: int) -> Iterator[str]:
 
 
 def _box_problems(features: Decoded) -> Iterator[str]:
-    corners = {key: value for key in keys.BOX_CORNERS if isinstance(value := features.get(key), np.ndarray)}
-    for key, values in corners.items():
-        # The negated comparison rejects NaN too.
-        yield from _listed(key, values, ~((values >= 0) & (values <= 1)), "box", "0 to 1")
-    yield from _reversed_box_problems(corners)
+    for sides, what in ((keys.SOLID_CORNERS, "box"), (keys.IGNORED_CORNERS, "ignored region")):
+        corners = {key: value for key in sides if isinstance(value := features.get(key), np.ndarray)}
+        for key, values in corners.items():
+            # The negated comparison rejects NaN too.
+            yield from _listed(key, values, ~((values >= 0) & (values <= 1)), what, "0 to 1")
+        yield from _reversed_box_problems(corners, sides)
     area = features.get(keys.OBJECT_AREA)
     if isinstance(area, np.ndarray):
         yield from _listed(keys.OBJECT_AREA, area, area < 0, "box", "0 or more")
@@ -423,9 +439,11 @@ def _listed(
         yield f"{key}: {what} {number}: expected {expected}, got {values[number]}"
 
 
-def _reversed_box_problems(corners: Mapping[str, NDArray[Any]]) -> Iterator[str]:
-    """Yield a problem for each box whose low side is beyond its high side."""
-    for low, high in zip(keys.BOX_CORNERS[:2], keys.BOX_CORNERS[2:], strict=True):
+def _reversed_box_problems(corners: Mapping[str, NDArray[Any]], sides: Sequence[str]) -> Iterator[str]:
+    """Yield a problem for each box whose low side is beyond its high side; `sides` are keys of low, then high sides."""
+    axes = len(sides) // 2
+    # Pictures have no zmin and zmax.
+    for low, high in zip(sides[:axes], sides[axes:], strict=True):
         # Another check reports lists that are missing or of different lengths.
         if low not in corners or high not in corners or len(corners[low]) != len(corners[high]):
             continue

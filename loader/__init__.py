@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         SsdRandomCrop,
     )
     from halofeed.loader.mixture import Mixture
+    from halofeed.loader.volume_boxes import boxes_to_mm, boxes_to_source
 else:
 
     def __getattr__(name: str) -> Any:
@@ -40,6 +41,10 @@ else:
             from halofeed.loader.mixture import Mixture
 
             return Mixture
+        if name in ("boxes_to_mm", "boxes_to_source"):
+            from halofeed.loader import volume_boxes
+
+            return getattr(volume_boxes, name)
         from halofeed.loader import augment
 
         return getattr(augment, name)
@@ -61,6 +66,8 @@ __all__ = [
     "Rotate90",
     "ScaleJitter",
     "SsdRandomCrop",
+    "boxes_to_mm",
+    "boxes_to_source",
     "join_id",
     "split_id",
 ]

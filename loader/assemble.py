@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -10,7 +11,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.loader.augment import Example, Frame, Objects, PartnerSampler, augment, draw_uniforms
+from halofeed.loader.augment import (
+    Combination,
+    Example,
+    Frame,
+    Objects,
+    PartnerSampler,
+    augment,
+    draw_uniforms,
+)
 from halofeed.loader.augment.augmented_example import Windows, draw_windows_alone
 from halofeed.loader.augment.view import ImageShape, LazyArray, Ranges, SourceArray, View, copy_view
 from halofeed.loader.batch import (
@@ -47,6 +56,7 @@ from halofeed.loader.reading import (
     FOLLOWING_WINDOWS,
     IMAGE,
     LABEL,
+    REGIONS,
     STATIC,
     ReadExample,
     RecordReader,
@@ -59,6 +69,7 @@ from halofeed.schemas.fields import Field, unpack_sets
 from halofeed.schemas.identity import splitmix64
 from halofeed.schemas.manifest import Manifest
 from halofeed.schemas.native import kernel, packing
+from halofeed.schemas.tasks import REGION_FIELDS
 from halofeed.system.errors import UsageError
 
 _MAX_EPOCHS = 1 << 31
@@ -120,6 +131,13 @@ def _shown_frame(manifest: Manifest, image: Field, label: Field | None, content:
             f"include {points[0]!r}: after {frame.lost} no affine says where a point comes from; leave it out"
         )
     return frame.shape
+
+
+def _combined_pictures(content: BatchContent) -> int:
+    """Return the largest number of records that a row shows: the product over all combinations."""
+    # The random numbers 0 are below every probability above 0, so each combination asks for its partners.
+    partners = (one.partners(np.zeros(8)) for one in content.augmentations if isinstance(one, Combination))
+    return math.prod(1 + count for count in partners)
 
 
 class Assembler:
@@ -189,6 +207,10 @@ class Assembler:
         """Return shape and dtype of each array; planes stand first, in place of the image."""
         shown = tuple(stop - start for start, stop in self._slab)
         specs = array_specs(self._fields, content.include, shown=shown, frame=self._frame)
+        for name in specs.keys() & set(REGION_FIELDS):
+            count, sides = specs[name].shape
+            # A row has all regions of combined pictures, because losing one makes background of it.
+            specs[name] = replace(specs[name], shape=(count * _combined_pictures(content), sides))
         if not self._planes:
             return specs
         planes = array_specs([*self._planes, self._image], (), shown=shown, frame=self._frame)
@@ -433,7 +455,7 @@ class Assembler:
             objects = partner.example.objects
             counted = sum(len(one.lists.get(BOXES, ())) for one in reads)
             reads.append(partner)
-            return replace(partner.example, objects=replace(objects, kept=objects.kept + counted))
+            return replace(partner.example, objects=objects.numbered_from(counted))
 
         partners = None
         if self._combines:
@@ -461,6 +483,7 @@ class Assembler:
                 # Without augmentations, stored boxes keep their float32 values, relative to the padded picture.
                 shown = np.array(example.view.shape if self._augmentations else read.stored)
                 values = self._object_values(field, lists, example.objects, shown)
+                values = values[_are_regions(lists, example.objects) == (field.name in REGION_FIELDS)]
                 self._write_list(batch, row, field, values)
             elif field.encoding == "png_list":
                 self._write_masks(example, batch[field.name][row])
@@ -515,24 +538,26 @@ class Assembler:
             shown: sizes to which the objects are relative, int64 [row, axis].
         """
         objects, of_row = windows.objects, windows.object_rows
-        counts = np.bincount(of_row, minlength=len(rows))
-        position = np.arange(len(of_row)) - np.repeat(np.cumsum(counts) - counts, counts)
+        is_region = _are_regions(lists, objects)
+        places = {kind: _positions(of_row[is_region == kind], len(rows)) for kind in (False, True)}
         for field in (field for field in self._reader.lists if field.name in batch):
+            is_of_field = is_region == (field.name in REGION_FIELDS)
+            counts, position = places[field.name in REGION_FIELDS]
             values, out = (
-                self._object_values(field, lists, objects, shown[of_row]),
+                self._object_values(field, lists, objects, shown[of_row])[is_of_field],
                 batch[field.name],
             )
             if field.name == BOXES:
                 batch[COUNT][rows] = np.minimum(counts, field.shape[0])
             out[rows] = _fill(field)
-            fits = position < field.shape[0]
-            out[rows[of_row[fits]], position[fits]] = values[fits]
+            fits = position < out.shape[1]
+            out[rows[of_row[is_of_field][fits]], position[fits]] = values[fits]
 
     def _object_values(
         self, field: Field, lists: ObjectLists, objects: Objects, shown: Integers
     ) -> NDArray[Any]:
         """Return the objects' values of a list field; positions are rescaled from what is `shown` to the frame."""
-        if field.name == BOXES:
+        if field.name in (BOXES, REGIONS):
             scale = np.concatenate([shown, shown], axis=-1) / np.array(self._frame * 2)
             return np.asarray(objects.boxes * scale, np.float32)
         if field.name == CORNERS and objects.corners is not None:
@@ -601,6 +626,25 @@ class Assembler:
         height, width = example.view.shape
         for mask, source in zip(out, example.objects.masks, strict=False):
             copy_view(example.view, source, mask[:height, :width])
+
+
+def _are_regions(lists: ObjectLists, objects: Objects) -> NDArray[np.bool_]:
+    """Return which objects are ignored regions, bool [object].
+
+    The lists decide, since augmentations of a user may make `Objects` without `Objects.regions`.
+    """
+    return lists[REGIONS][objects.kept] if REGIONS in lists else np.zeros(len(objects.kept), np.bool_)
+
+
+def _positions(of_row: Integers, rows: int) -> tuple[Integers, Integers]:
+    """Return the number of objects of each row, int64 [row], and the position of each object among those of its row.
+
+    Args:
+        of_row: row of each object, ascending.
+        rows: number of rows.
+    """
+    counts = np.bincount(of_row, minlength=rows)
+    return counts, np.arange(len(of_row)) - np.repeat(np.cumsum(counts) - counts, counts)
 
 
 def _fill(field: Field) -> Any:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from halofeed.loader.batch import COUNT, ID, LABELLED, LABELS, VALID, Batch, join_id
 from halofeed.loader.planes import with_colors
-from halofeed.loader.reading import BOXES, CORNERS, IMAGE, LABEL
+from halofeed.loader.reading import BOXES, CORNERS, IMAGE, LABEL, REGIONS
 from halofeed.schemas.kinds import Kind
 
 _CLASS_COLORS = (
@@ -91,6 +91,9 @@ _FILL = 0.35
 _FONT = cv2.FONT_HERSHEY_PLAIN
 _MAX_FRAMES = 3
 _MAX_NAME = 48
+_REGION = (128, 128, 128)
+_HATCH = (210, 210, 210)
+_HATCH_STEP = 8
 
 
 def draw_batch(
@@ -142,11 +145,16 @@ def _cell(
     label = _label_of(batch, row)
     parts = (1,) * image.ndim if split is None else tuple(split[1:])
     panes = []
-    for axis, at in _planes(kind, image.shape):
+    is_volume = kind.axes[0] == "depth"
+    planes = _planes(kind, image.shape, _largest_box(batch, row) if is_volume else None)
+    for axis, at in planes:
         where = (slice(None),) * axis + (at,) if axis >= 0 else ()
         pane_parts = [count for number, count in enumerate(parts[:-1]) if number != axis]
         panes.append(_pane(image[where], None if label is None else label[where], pane_parts, side))
-    if BOXES in batch:
+    if BOXES in batch and is_volume:
+        for pane, (axis, at) in zip(panes, planes, strict=True):
+            _draw_cut_boxes(pane, batch, row, class_names, (axis, (at + 0.5) / image.shape[axis]))
+    elif BOXES in batch:
         _draw_objects(panes[0], batch, row, class_names)
     return add_caption(join_panes(panes), _caption(batch, row, class_names))
 
@@ -161,12 +169,26 @@ def _label_of(batch: Batch, row: int) -> NDArray[Any] | None:
     return np.asarray(label)
 
 
-def _planes(kind: Kind, shape: Sequence[int]) -> list[tuple[int, int]]:
-    """Return (axis, index) of each plane that is shown; axis -1 is the image itself."""
+def _largest_box(batch: Batch, row: int) -> NDArray[Any] | None:
+    """Return the largest box of a row, [6]; None without boxes."""
+    if BOXES not in batch or not batch[COUNT][row]:
+        return None
+    boxes = batch[BOXES][row, : int(batch[COUNT][row])]
+    return np.asarray(boxes[int(np.argmax((boxes[:, 3:] - boxes[:, :3]).prod(axis=1)))])
+
+
+def _planes(kind: Kind, shape: Sequence[int], box: NDArray[Any] | None = None) -> list[tuple[int, int]]:
+    """Return (axis, index) of each plane that is shown; axis -1 is the image itself.
+
+    Args:
+        kind, shape: kind and shape of the image.
+        box: box of a volume, [6], through whose center the planes pass; None for the middle.
+    """
     if len(kind.axes) == 2:
         return [(-1, 0)]
     if kind.axes[0] == "depth":  # the middle of a scan shows most of it
-        return [(axis, shape[axis] // 2) for axis in range(3)]
+        at = [0.5] * 3 if box is None else ((box[:3] + box[3:]) / 2).tolist()
+        return [(axis, min(int(at[axis] * shape[axis]), shape[axis] - 1)) for axis in range(3)]
     return [(0, at) for at in shown_frames(shape[0], _MAX_FRAMES).tolist()]
 
 
@@ -206,6 +228,9 @@ def _tint(pane: Canvas, where: NDArray[np.bool_], color: tuple[int, int, int]) -
 
 def _draw_objects(pane: Canvas, batch: Batch, row: int, class_names: Sequence[str]) -> None:
     height, width = pane.shape[:2]
+    for region in batch.get(REGIONS, np.zeros((row + 1, 0, 4)))[row]:
+        top, left, bottom, right = (region * [height, width, height, width]).round().astype(int).tolist()
+        _hatch(pane[top:bottom, left:right])
     for number in range(int(batch[COUNT][row])):
         label = int(batch["classes"][row, number])
         color = rgb_of(label - 1)
@@ -223,6 +248,35 @@ def _draw_objects(pane: Canvas, batch: Batch, row: int, class_names: Sequence[st
         else:
             cv2.rectangle(pane, (int(xmin), int(ymin)), (int(xmax) - 1, int(ymax) - 1), color, 1)
         write_text(pane, _name(class_names, label), (int(xmin) + 2, max(10, int(ymin) - 2)), color)
+
+
+def _hatch(part: Canvas) -> None:
+    """Tint a part of a pane gray, with diagonal lines."""
+    rows, columns = np.indices(part.shape[:2])
+    _tint(part, np.ones(part.shape[:2], np.bool_), _REGION)
+    part[(rows + columns) % _HATCH_STEP == 0] = _HATCH
+
+
+def _draw_cut_boxes(
+    pane: Canvas, batch: Batch, row: int, class_names: Sequence[str], plane: tuple[int, float]
+) -> None:
+    """Draw the boxes of a volume that a plane passes.
+
+    Args:
+        plane: the fixed axis, and the position along it, 0 to 1.
+    """
+    axis, place = plane
+    height, width = pane.shape[:2]
+    down, across = (one for one in range(3) if one != axis)
+    for number in range(int(batch[COUNT][row])):
+        box, label = batch[BOXES][row, number], int(batch["classes"][row, number])
+        if not box[axis] <= place <= box[axis + 3]:
+            continue
+        color = rgb_of(label - 1)
+        low = round(float(box[across]) * width), round(float(box[down]) * height)
+        high = round(float(box[across + 3]) * width) - 1, round(float(box[down + 3]) * height) - 1
+        cv2.rectangle(pane, low, high, color, 1)
+        write_text(pane, _name(class_names, label), (low[0] + 2, max(10, low[1] - 2)), color)
 
 
 def _name(class_names: Sequence[str], label: int) -> str:

@@ -52,8 +52,12 @@ class Loader(Stream):
     - detection: `boxes` float32 [batch, max_boxes, 4], normalized ymin, xmin, ymax, xmax, with `classes` int32,
       `is_crowd` bool and `area` float32 [batch, max_boxes], and `num_boxes` int32 [batch]. If there are more than
       max_boxes boxes after crops, only the first max_boxes are returned, and `num_boxes` counts those.
+      A data set with ignored regions also gives `ignored_boxes` float32 [batch, regions, 4], normalized like boxes:
+      rectangles in which objects of any class may lack annotation. Rows beyond those of a picture are zeros.
       With include=["corners"] (`--keep corners`), `corners` float32 [batch, max_boxes, 8] has y and x of the four
       corners of each object in the order of the annotation, normalized like boxes and not clipped.
+    - detection in volumes: `boxes` float32 [batch, max_boxes, 6], normalized zmin, ymin, xmin, zmax, ymax, xmax, with
+      `classes`, `is_crowd` and `num_boxes`. `halofeed.boxes_to_mm` and `boxes_to_source` lead back.
     - `id` uint32 [batch, 2], high and low half, since JAX would cut int64; `halofeed.join_id(batch["id"])` is int64
       [batch]. `valid` bool [batch], False if a row is padding, which holds the fields' fill values and id -1.
 
@@ -401,11 +405,11 @@ class Loader(Stream):
         other._filler = other._filler_of(assembler, split_bytes, self._filler.skipped)
         return other
 
-    def with_probability(self, kind: type[Combination], probability: float) -> Loader:
-        """Return the same stream, whose augmentations of a kind that have a `probability` are applied with this one."""
+    def without_combinations(self) -> Loader:
+        """Return the same stream, whose mosaics and mixes have a probability of 0: it shows single pictures."""
         changed = [
-            dataclasses.replace(one, probability=probability)  # type: ignore[type-var]
-            if isinstance(one, kind) and hasattr(one, "probability")
+            dataclasses.replace(one, probability=0.0)  # type: ignore[type-var]
+            if isinstance(one, Combination) and hasattr(one, "probability")
             else one
             for one in self._content.augmentations
         ]

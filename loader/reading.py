@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -29,6 +29,7 @@ from halofeed.loader.stored_jpeg import StoredJpeg
 from halofeed.prep.geometry.resize import compose_affines
 from halofeed.schemas.fields import Field
 from halofeed.schemas.manifest import Manifest
+from halofeed.schemas.tasks import IGNORED_BOXES, REGION_FIELDS
 from halofeed.schemas.tfexample import Decoded
 from halofeed.system.errors import CorruptFileError
 from halofeed.system.wording import plural
@@ -38,6 +39,9 @@ EXTENT, SPACING = "extent", "spacing_mm"
 _UNPADDED = ("unpadded_height", "unpadded_width")
 STATIC = ("value", "classes")
 """Encodings of numbers of static shape."""
+REGIONS: Final = IGNORED_BOXES
+"""Field of ignored regions. In the lists of a record they follow its objects in all fields, with zeros for what they do
+not have, and the list of this name tells which are regions."""
 FILE_SPAN = "place in its record"
 """Cache key for the image file's start and stop in its record, its height and its width, int64 [4]."""
 
@@ -202,7 +206,7 @@ class RecordReader:
         label = self._read_label(features, record, stored)
         if lists is None:
             lists = self._read_lists(features, record)
-        masks = self._read_masks(features, record, stored, len(lists.get(BOXES, ())))
+        masks = self._read_masks(features, record, stored, _count_objects(lists))
         example = self._unchanged_example or self._example_of(values, stored, record)
         objects = self._objects(lists, masks, stored, example.view.shape)
         example = replace(example, objects=objects, pixels=pixels, label=label)
@@ -284,13 +288,16 @@ class RecordReader:
 
     def _read_lists(self, features: Decoded, record: StoredRecord) -> dict[str, NDArray[Any]]:
         lists = {field.name: read_numbers(field, features, record) for field in self.lists}
+        of_regions: dict[str, NDArray[Any]] = {
+            name: lists.pop(name) for name in REGION_FIELDS if name in lists
+        }
         count = len(lists.get(BOXES, ()))
         for name, values in lists.items():
             if len(values) != count:
                 raise CorruptFileError(
                     f"{record.place}: {plural(len(values), 'value')} of {name} for {plural(count, 'box', 'boxes')}"
                 )
-        return lists
+        return _with_regions(lists, of_regions) if REGIONS in of_regions else lists
 
     def _read_masks(
         self, features: Decoded, record: StoredRecord, stored: ImageShape, count: int
@@ -418,7 +425,33 @@ class RecordReader:
             kept=np.arange(len(boxes)),
             masks=masks,
             corners=shown[CORNERS].reshape(-1, 4, 2) if CORNERS in shown else None,
+            regions=lists.get(REGIONS),
         )
+
+
+def _with_regions(lists: ObjectLists, of_regions: ObjectLists) -> dict[str, NDArray[Any]]:
+    """Return a record's lists followed by its ignored regions; see `REGIONS`.
+
+    Args:
+        lists: lists of the objects.
+        of_regions: sides of the regions, float32 [region, 4], by field.
+    """
+    regions, count = of_regions[REGIONS], len(lists[BOXES])
+    own = {BOXES: regions, CORNERS: regions[:, [0, 1, 0, 3, 2, 3, 2, 1]]}
+    joined = {}
+    for name, values in lists.items():
+        missing = np.zeros((len(regions), *values.shape[1:]), values.dtype)
+        joined[name] = np.concatenate([values, own.get(name, missing).astype(values.dtype)])
+    for name, sides in of_regions.items():
+        joined[name] = np.pad(sides, ((count, 0), (0, 0)))
+    joined[REGIONS] = np.arange(count + len(regions)) >= count
+    return joined
+
+
+def _count_objects(lists: ObjectLists) -> int:
+    """Return the number of objects in a record's lists, without its ignored regions."""
+    regions = int(np.count_nonzero(lists[REGIONS])) if REGIONS in lists else 0
+    return len(lists.get(BOXES, ())) - regions
 
 
 def concatenate_lists(reads: Sequence[ReadExample]) -> Mapping[str, NDArray[Any]]:

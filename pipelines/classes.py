@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 from halofeed.prep.annotations.class_names import (
@@ -169,6 +170,7 @@ def region_classes(
         AnnotationsError: the choice has an unknown name, or the user's file lacks one.
     """
     choice.check_known(regions, "the regions of dataset.json")
+    choice = choice.with_names(regions)
     targets = {name: choice.target(name) for name in regions}
     kept = choice.keep or tuple(dict.fromkeys(target for target in targets.values() if target is not None))
     if not kept:
@@ -400,7 +402,7 @@ def check_choice(
     if label_images:
         known |= _possible_values(choice, given, named)
     # Files are read only until every name is found: each may be a large volume in a store.
-    for names in _names_in_files(sorted(set(masks) - set(label_images)), files):
+    for names in _names_in_files(sorted(set(masks) - set(label_images)), files, choice):
         if _is_known(choice, known):
             return
         known |= dict.fromkeys(names)
@@ -414,7 +416,7 @@ def _possible_values(
     """Return the names and numbers that label images may hold: planning does not read the values of all of them."""
     if named:
         return {name: None for name, _ in choice.renamed if is_whole_number(name)}
-    written = (*choice.keep, *(name for name, _ in choice.renamed))
+    written = choice.written()
     in_file = _names_and_values({} if given is None else given.names)
     return in_file | {name: None for name in written if is_whole_number(name)}
 
@@ -431,12 +433,43 @@ def _is_known(choice: ClassChoice, known: Mapping[str, None]) -> bool:
     return True
 
 
-def _names_in_files(paths: Iterable[str], files: SourceFiles) -> Iterable[Collection[str]]:
-    from halofeed.prep.formats.dicom.mask_files import class_names
+def expand_patterns(
+    choice: ClassChoice,
+    names: Iterable[str],
+    masks: Collection[str],
+    files: SourceFiles,
+    holds_values: Callable[[str], bool],
+) -> ClassChoice:
+    """Return the choice with the classes that its patterns keep; this reads the names in all masks that name classes.
 
+    Args:
+        names: names of classes that are known without masks.
+        masks, files, holds_values: see `check_choice`.
+
+    Raises:
+        AnnotationsError: the masks hold values, and nothing names these.
+    """
+    if not any("*" in name for name in choice.keep):
+        return choice
+    found = dict.fromkeys(names)
+    for of_file in _names_in_files(sorted(path for path in masks if not holds_values(path)), files, choice):
+        found |= dict.fromkeys(of_file)
+    choice.check_known(found, "the labels" if found else "label images, whose values have no names")
+    return choice.with_names(found)
+
+
+def _names_in_files(
+    paths: Iterable[str], files: SourceFiles, choice: ClassChoice
+) -> Iterable[Collection[str]]:
+    """Yield the names of the classes in each file, and their codes where the choice has codes."""
+    from halofeed.prep.formats.dicom.mask_codes import is_code
+    from halofeed.prep.formats.dicom.mask_files import class_codes, class_names
+
+    has_codes = any(map(is_code, choice.written()))
     for path in paths:
         try:
-            yield class_names(files, path).values()
+            codes = class_codes(files, path).values() if has_codes else ()
+            yield [*class_names(files, path).values(), *chain.from_iterable(codes)]
         except (SourceError, MemoryError):  # the conversion rejects the file with its reason
             continue
 

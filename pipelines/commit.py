@@ -25,6 +25,7 @@ from halofeed.prep.convert.loss_findings import refusing_finding
 from halofeed.prep.options.tiles import cuts_pictures
 from halofeed.schemas import keys
 from halofeed.schemas.file_layout import (
+    IN_NO_RECORD,
     MANIFEST,
     OBJECT,
     REJECTED,
@@ -286,12 +287,20 @@ def _check_objects(
     """Refuse a data set that lost most of its objects, as planning does where the annotations show it."""
     dropped = Counter({reason: count for reason, count in reasons.items() if stage_of(reason) == OBJECT})
     del dropped[f"{OBJECT}: {ZERO_AREA}"]  # the recipe drops these on purpose
+    cut = dropped.pop(f"{OBJECT}: {IN_NO_RECORD}", 0)
     count = dropped.total()
     stored = sum(
         int(boxes) * images
         for split in splits.values()
         for boxes, images in (split.statistics.boxes_per_image or {}).items()
     )
+    # The static shape loses these, and not their annotations.
+    if is_mostly_bad(cut, cut + stored) and job.on_loss == "refuse":
+        raise JobError(
+            f"{cut} of {plural(cut + stored, 'object')} lie outside of the static shape and are in no record; "
+            "take --fit tiles, a larger --depth, --height and --width, or --center label; --on-loss warn converts "
+            "the scans nevertheless"
+        )
     if is_mostly_bad(count, count + stored):
         raise JobError(
             f"{count} of {plural(count + stored, 'object')} could not be used ({_most_common(dropped)}); see "
@@ -387,6 +396,7 @@ def _manifest(job: ShardJob, splits: dict[str, Split], reasons: Counter[str]) ->
         masks=recipe.masks,
         keep=recipe.keep,
         several_classes=len(names) if several else None,
+        ignored_boxes=max(map(int, total.ignored_per_image or ()), default=0),
     )
     return Manifest(
         name=job.name,

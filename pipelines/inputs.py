@@ -47,6 +47,10 @@ class Outcome:
     is_part: bool = False
 
 
+_HASHES_OF_VIDEOS: dict[tuple[str, str, Stamp | None], str] = {}
+"""SHA-256 of the last video by its root, path and stamp."""
+
+
 class _HashedFiles:
     """Source files that are hashed at their first read, and not read where they need too much memory."""
 
@@ -74,11 +78,21 @@ class _HashedFiles:
         try:
             for path in reference.paths:
                 if path not in self._hashes:
-                    self._hashes[path] = self._hash(path)
+                    self._hashes[path] = (
+                        self._hash(path) if reference.video_frame is None else self._hash_of_video(path)
+                    )
         except (SourceError, OSError):
             return ""
         hashes = [self._hashes[path] for path in reference.paths]
         return hashes[0] if len(hashes) == 1 else hashlib.sha256("\n".join(hashes).encode()).hexdigest()
+
+    def _hash_of_video(self, path: str) -> str:
+        """Return the SHA-256 of a video, which is computed once for all of its frames while its stamp is the same."""
+        key = (self.root, path, self.stamp(path))
+        if key not in _HASHES_OF_VIDEOS or key[2] is None:  # without a stamp, a change would not be seen
+            _HASHES_OF_VIDEOS.clear()
+            _HASHES_OF_VIDEOS[key] = self._hash(path)
+        return _HASHES_OF_VIDEOS[key]
 
     def _hash(self, path: str) -> str:
         """Return the SHA-256 of a file that was not read completely; it may be larger than the memory."""

@@ -363,6 +363,8 @@ def reference_to_json(reference: SourceExample) -> str:
         document["boxes"] = [_box_to_json(box) for box in reference.boxes]
     if reference.labels is not None:
         document["labels"] = list(reference.labels)
+    if reference.class_runs is not None:
+        document["class_runs"] = list(reference.class_runs)
     if reference.stored is not None:
         # Without the digest of the stamps: a copy of the files, with other times, has equal references.
         document["stored"] = reference.stored[:2]
@@ -420,12 +422,14 @@ def _box_from_json(document: dict[str, Any]) -> Box:
 def reference_from_json(text: str) -> SourceExample:
     """Parse a reference."""
     document = json.loads(text)
-    boxes = document.pop("boxes", None)
+    boxes, runs = document.pop("boxes", None), document.pop("class_runs", None)
     document = {name: _as_tuples(value) for name, value in document.items()}
     if "stored" in document:
         document["stored"] += ("",)  # in place of the digest of stamps, which only planning needs
     if boxes is not None:
         document["boxes"] = tuple(map(_box_from_json, boxes))
+    if runs is not None:
+        document["class_runs"] = tuple((name, code) for name, code in runs)
     if "members" in document:
         folder, *names = document["members"]
         document["members"] = tuple(folder + name for name in names)

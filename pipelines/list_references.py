@@ -27,7 +27,8 @@ from halofeed.prep.annotations.splits import SplitOptions, assign_splits, check_
 from halofeed.prep.annotations.unlabeled import assign_unlabeled_apart
 from halofeed.prep.layouts import Layout
 from halofeed.prep.options.recipe import Recipe
-from halofeed.prep.sources.example import FileSelection, SourceExample
+from halofeed.prep.options.tiles import cuts_pictures
+from halofeed.prep.sources.example import FileSelection, SourceExample, split_frames
 from halofeed.prep.sources.files import settled_stamp
 from halofeed.system.console import print_status
 from halofeed.system.errors import UsageError
@@ -123,16 +124,36 @@ def list_references(
         layout_input.recipe,
         ChosenCounts() if chosen is None else chosen,
     )
+    # The DICOM files of tiles are slides.
+    if layout_input.recipe.rules.kind.name == "picture" and not cuts_pictures(layout_input.recipe):
+        references = _described(references, layout_input, warn)
     named: set[str] = set()
     with naming_faults(sources):
         for reference in _assigned(references, layout_input, warn):
             # A listing knows its faults only once it has reached them, so they are asked for again each time.
             if faults := sources.faults():
                 named |= faults.keys() & reference.paths
-            yield selection.complete(reference)
+            yield from split_frames(selection.complete(reference))
     for path, problem in sources.faults().items():
         if path not in named:
             yield SourceExample(source=path, key=path, problem=problem)
+
+
+def _described(
+    references: Iterator[SourceExample], layout_input: LayoutInput, warn: Callable[[str], None]
+) -> Iterator[SourceExample]:
+    """Return the references with what the headers of DICOM pictures say, such as the patient as their group."""
+    from halofeed.prep.formats.dicom.picture_listing import PictureListing  # takes 0.1 s
+
+    splits = layout_input.splits
+    listing = PictureListing(
+        files=layout_input.selection.files,
+        policy=layout_input.options.series,
+        window=layout_input.recipe.window,
+        divides=len(splits.shares) > 1 and splits.finds_groups,
+        warn=warn,
+    )
+    return listing.described(references)
 
 
 def with_chosen_classes(

@@ -42,8 +42,9 @@ from halofeed.prep.annotations.splits import (
 )
 from halofeed.prep.layouts import Layout, find_layout, folders
 from halofeed.prep.options.recipe import Recipe
-from halofeed.prep.sources.example import FileSelection, SourceExample
-from halofeed.prep.sources.file_names import is_image_name
+from halofeed.prep.options.tiles import cuts_pictures
+from halofeed.prep.sources.example import SourceExample
+from halofeed.prep.sources.file_names import is_dicom_name, is_image_name, is_scan_name
 from halofeed.prep.sources.files import LocalFiles, RemoteFiles, settled_stamp, source_files
 from halofeed.prep.sources.walk import PartialListing
 from halofeed.schemas.file_layout import TEMPORARY_FOLDER
@@ -96,6 +97,7 @@ class _Listed:
         files: the paths of `faults` that are files.
         pieces: places of the lists of files, with up to 10,000 files each.
         count: number of files.
+        has_dicom: whether a file is DICOM by its name.
     """
 
     shown: Any
@@ -104,6 +106,7 @@ class _Listed:
     files: list[str] = field(default_factory=list)
     seen: tuple[tuple[int, int], ...] = ()
     has_links: bool = False
+    has_dicom: bool = False
     pieces: list[Place] = field(default_factory=list)
     count: int = 0
 
@@ -135,8 +138,7 @@ class ListingInJob:
     def _unfit(self, layout: Layout, splits: SplitOptions) -> str:
         if layout.in_parts is None or self.sources.annotation_file is not None:
             return f"layout {layout.name} is read as a whole"
-        images = self.sources.images
-        if self.recipe.rules.select_files(self.recipe, images) != FileSelection(files=images):
+        if self.recipe.rules.kind.name != "picture" or cuts_pictures(self.recipe):
             return "it is for pictures"
         # Each worker would have to list both folders to pair their files.
         if self.sources.annotations is not self.sources.images:
@@ -158,7 +160,9 @@ class ListingInJob:
         if not self.is_required and self.sources.images.lists_within(FILES_IN_COMMAND):
             return None
         try:
-            return self._listed(layout.in_parts, layout.name, options, splits)
+            # Workers judge files by their names, and refuse a source with DICOM pictures.
+            plain = replace(options, takes=is_image_name, takes_scan=is_scan_name)
+            return self._listed(layout.in_parts, layout.name, plain, splits)
         except _CommandMustListError as error:
             print_status(f"halofeed convert: this command lists the source, not the job: {error}")
             return None
@@ -286,6 +290,8 @@ def _check_listings(listed: Iterable[_Listed]) -> None:
     others = 0
     for one in listed:
         others += len(one.others)
+        if one.has_dicom:
+            raise _CommandMustListError("the headers of DICOM pictures name their patients")
         if one.has_links:
             raise _CommandMustListError("links lead to folders")
         if not seen.isdisjoint(one.seen):
@@ -317,6 +323,7 @@ def _write_listing(search: _Search, parts: Iterable[PartialListing]) -> _Listed:
                 found.others += islice(others, _OTHERS + 1 - len(found.others))
                 found.files += part.faults.keys() & set(paths)
                 found.count += len(some)
+                found.has_dicom |= any(map(is_dicom_name, paths))
             found.faults.update(part.faults)
             found.seen += part.seen
             found.has_links |= part.has_links

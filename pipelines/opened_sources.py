@@ -37,7 +37,7 @@ def open_sources(options: JobOptions) -> Sources:
     if is_remote(source):
         # Not looked up: the extension shows whether the address is a file.
         folder, _, last = source.rpartition("/")
-        if last.rpartition(".")[2] in ("json", "csv", "jsonl") or container_kind(last):
+        if last.rpartition(".")[2] in ("json", "csv", "jsonl", "ndjson", "manifest") or container_kind(last):
             source, annotation_file = folder, last
     elif check_source_path("--source", source):
         source, annotation_file = os.path.dirname(source) or ".", decode_name(os.path.basename(source))

@@ -29,7 +29,7 @@ from halofeed.prep.annotations.labels import LabelMap
 from halofeed.prep.annotations.splits import SplitOptions
 from halofeed.prep.layouts import Layout, find_layout
 from halofeed.prep.options.recipe import Recipe
-from halofeed.prep.sources.file_names import extension_of, is_image_name
+from halofeed.prep.sources.file_names import STACK_EXTENSIONS, extension_of, is_image_name
 from halofeed.prep.sources.files import RemoteFiles, SourceFiles
 from halofeed.prep.voxels.intensity import check_channels_are_ct
 from halofeed.schemas.identity import refuse_repeated
@@ -189,7 +189,11 @@ def _check_convertible(
         writes: whether the references are written for a conversion, and not only counted.
     """
     recipe, images = layout_input.recipe, layout_input.sources.images
-    if refused := recipe.rules.refuses(recipe, totals.first_volume, totals.first_picture):
+    _check_depth_of_stack(recipe, images, totals.first_picture)
+    refused = recipe.rules.refuses(recipe, totals.first_volume, totals.first_picture)
+    if refused and _is_stack(images, totals.first_picture):
+        totals.first_volume, refused = totals.first_picture, ""  # the name alone is that of a picture
+    if refused:
         _check_no_stack(images, totals.first_picture)
         raise UsageError(refused)
     # With --max-rejected the commit refuses, after the list of rejected inputs has been written.
@@ -229,11 +233,32 @@ def _stamps_of(sources: Sources, totals: Totals) -> str:
     return "" if totals.stamps is None else f"{totals.stamps:064x}"
 
 
-def _check_no_stack(images: SourceFiles, picture: str) -> None:
-    """Refuse a file of several pages, to which advice for single pictures does not apply.
+def _is_stack(images: SourceFiles, picture: str) -> bool:
+    """Return whether a picture is a file of pages that may be the slices of a volume."""
+    from halofeed.prep.formats.volume.tiff_stack import stack_shape  # imports the readers of volumes
 
-    nnU-Net's Tiff3DIO and microscopes store volumes so. TIFF has no standard field for the distance of the pages.
-    """
+    return picture.lower().endswith(STACK_EXTENSIONS) and stack_shape(images.read(picture)) is not None
+
+
+def _check_depth_of_stack(recipe: Recipe, images: SourceFiles, picture: str) -> None:
+    """Refuse to take stacks of pages for pictures, where a file beside them states the voxel size of a volume."""
+    if recipe.depth is not None or not picture.lower().endswith(STACK_EXTENSIONS):
+        return
+    from halofeed.prep.formats.volume.tiff_stack import stack_shape, voxel_size_beside
+
+    if voxel_size_beside(images, picture) is None:
+        return
+    shape = stack_shape(images.read(picture))
+    if shape is not None:
+        depth, height, width = shape
+        raise UsageError(
+            f"{picture} is a volume: a stack of {plural(depth, 'page')} with its voxel size beside it; use --depth "
+            f"{depth} --height {height} --width {width}, or other sides"
+        )
+
+
+def _check_no_stack(images: SourceFiles, picture: str) -> None:
+    """Refuse a file of several pages, to which advice for single pictures does not apply."""
     from halofeed.prep.formats.picture.picture_formats import (
         open_header,  # imports OpenCV, which --help does without
     )

@@ -12,6 +12,7 @@ from halofeed.pipelines.classes import (
     NamesInLabels,
     check_channels,
     check_choice,
+    expand_patterns,
     region_classes,
     resolve_ignored,
     segmentation_classes,
@@ -39,6 +40,8 @@ from halofeed.system.console import print_status
 from halofeed.system.errors import AnnotationsError, SourceError
 from halofeed.system.wording import plural
 
+_MAX_LISTED: Final = 3
+"""Ignored values that have a line each."""
 _MAX_DECODED: Final = 8
 """Label images whose pixels planning reads."""
 
@@ -185,11 +188,12 @@ def _label_map_of_images(
         return regions
     # A complete file of classes replaces the source's names; a choice needs these to find what it renames.
     named = _named_by_source(layout_input, totals) if given is None or choice else {}
+    in_files = totals.names_in_labels or NamesInLabels(files=images)
+    choice = _expanded(layout_input, totals, choice, (named, _names_of(given)), in_files)
     naming = _Naming(given=given, table=table, named=named, choice=choice).with_background()
-    marked = _marked_as_ignored(naming.in_tables, naming.choice)
+    marked = _marked_as_ignored(naming.in_tables, naming.choice, _ignored_by_layout(layout_input))
     source_names = {**naming.in_classes, **marked}
     naming = naming.without(marked)
-    in_files = totals.names_in_labels or NamesInLabels(files=images)
     by_names = bool(in_files.named) and (naming.given is not None or not naming.named)
     naming, is_open = naming.with_names_in_labels(in_files)
     _check_choice(layout_input, totals, naming, in_files)
@@ -214,6 +218,25 @@ def _label_map_of_images(
     _print_marked(marked, recipe.layout if naming.table is None else naming.table.where)
     ignored = tuple(dict.fromkeys([*ignored, *marked]))
     return _with_ignored(layout_input, totals, naming.choice, classes, ignored)
+
+
+def _expanded(
+    layout_input: LayoutInput,
+    totals: Totals,
+    choice: ClassChoice,
+    named: Iterable[Mapping[int, str]],
+    in_files: NamesInLabels,
+) -> ClassChoice:
+    """Return the choice with the classes that its patterns keep."""
+    options, images = layout_input.options, layout_input.selection.files
+    names = (name for one in named for value, name in one.items() if value)
+    return expand_patterns(
+        choice,
+        [*names, *in_files.named],
+        totals.masks,
+        images,
+        lambda path: options.takes_scan(path) or images.size(path) is None,
+    )
 
 
 def _check_zero_is_background(given: LabelMap | None, totals: Totals) -> None:
@@ -335,17 +358,38 @@ def _with_gray_reading(
     return replace(classes, shown_bits=bits, forms=forms)
 
 
-def _marked_as_ignored(named: Mapping[int, str], choice: ClassChoice) -> dict[int, str]:
-    """Return the values that their names or signs mark as no class, unless the user's choice names them."""
+def _ignored_by_layout(layout_input: LayoutInput) -> Collection[int]:
+    """Return the values that the format of the source leaves out of training."""
+    layout, sources = layout_input.layout, layout_input.sources
+    if layout.ignored_values is None:
+        return ()
+    return layout.ignored_values(
+        sources.annotations, layout_input.selection.files, sources.annotation_file, layout_input.options
+    )
+
+
+def _marked_as_ignored(
+    named: Mapping[int, str], choice: ClassChoice, by_layout: Collection[int] = ()
+) -> dict[int, str]:
+    """Return the values that their names, signs or format mark as no class, unless the user's choice names them."""
     chosen = {*choice.keep, *(name for name, _ in choice.renamed)}
     return {
         value: name
         for value, name in named.items()
-        if is_ignored(value, name) and not {name, str(value)} & chosen
+        if (value in by_layout or is_ignored(value, name)) and not {name, str(value)} & chosen
     }
 
 
 def _print_marked(marked: Mapping[int, str], where: str) -> None:
+    # A format with many such values has one line for all of them.
+    if len(marked) > _MAX_LISTED:
+        listed = ", ".join(f"{value} {name}" for value, name in marked.items())
+        name = [*marked.values()][-1]
+        print_status(
+            f"halofeed convert: {where}: pixels of these values are ignored and are no class: {listed}; "
+            f"--map-classes '{name}={name}' makes one of them a class"
+        )
+        return
     for value, name in marked.items():
         print_status(
             f"halofeed convert: {where}: value {value} is {name!r}: its pixels are ignored and are no class; "
@@ -388,7 +432,9 @@ def _with_ignored(
     if ignored:
         # halofeed chooses the number of a color. It takes 255, which palette images of the same classes store.
         has_colors = layout_input.recipe.label_colors or classes.colors
-        return classes.ignoring(*ignored, stored=VOC_VOID if has_colors else None)
+        # Of a format with many ignored values none is special; 255 is what its training ids have.
+        prefers_void = has_colors or layout_input.layout.ignored_values is not None
+        return classes.ignoring(*ignored, stored=VOC_VOID if prefers_void else None)
     # A table of names shows whether 255 is a class.
     if not classes.is_open or classes.id_of_value(VOC_VOID) is not None:
         return classes

@@ -16,7 +16,7 @@ from halofeed.prep.annotations.choose_classes import ChosenCounts
 from halofeed.prep.annotations.contract import ListedClasses
 from halofeed.prep.annotations.written_boxes import BOX_IS_INVERTED, MIN_BAD_OBJECTS, is_mostly_bad
 from halofeed.prep.sources.example import SourceExample
-from halofeed.prep.sources.file_names import is_image_name, is_volume_name
+from halofeed.prep.sources.file_names import is_image_name, is_still_name, is_volume_name
 from halofeed.prep.sources.files import Stamp
 from halofeed.prep.sources.walk import EMPTY_FOLDER, HIDDEN_FILE
 from halofeed.schemas.identity import example_id
@@ -149,7 +149,7 @@ class Totals:
         # A DICOM series is a folder or a list of files, whose name has no meaning.
         if not self.first_volume and (has_slices or is_volume_name(reference.source)):
             self.first_volume = reference.source
-        if not self.first_picture and is_image_name(reference.source):
+        if not self.first_picture and not has_slices and is_image_name(reference.source):
             self.first_picture = reference.source
 
     def _take_masks(self, reference: SourceExample) -> None:
@@ -170,7 +170,8 @@ class Totals:
     def _take_labels(self, reference: SourceExample) -> None:
         self.has_label |= reference.label is not None or reference.labels is not None
         labels = [*reference.classes, *[box.label for box in reference.boxes or ()]]
-        for label in [*labels, *[name for name, _ in reference.class_masks]]:
+        masks = (*reference.class_masks, *(reference.class_runs or ()))
+        for label in [*labels, *[name for name, _ in masks]]:
             self.labels[label] += 1
             self.first_sources.setdefault(label, reference.source)
 
@@ -299,5 +300,5 @@ def _label_images(reference: SourceExample) -> list[str]:
     for path in reference.masks:
         members = folders.get(path) or (path,)
         step = max(1, len(members) // _FRAMES_SEEN)
-        found += filter(is_image_name, members[::step][:_FRAMES_SEEN])
+        found += filter(is_still_name, members[::step][:_FRAMES_SEEN])
     return found

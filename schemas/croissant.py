@@ -1,9 +1,10 @@
-"""Metadata in the Croissant format 1.0: croissant.json, which describes files and records for other programs.
+"""Metadata in the Croissant format 1.1: croissant.json, which describes files and records for other programs.
 
 A data set's own file follows from its manifest. TFRecords have a FileSet per split, since a FileObject needs a SHA-256
 or MD5 of its file, and the manifest has the CRC-32C of each shard. Exports add record sets, see `halofeed.inspection`.
 
-Source: the Croissant format specification, version 1.0 (http://mlcommons.org/croissant/1.0), by MLCommons.
+Source: the Croissant format specification, version 1.1 (http://mlcommons.org/croissant/1.1), by MLCommons. Files that
+were written before 2026-11-30 have version 1.0; `verify` accepts both.
 """
 
 from __future__ import annotations
@@ -39,8 +40,22 @@ _CONTEXT = {
 }
 
 
-def croissant_json(manifest: Manifest) -> str:
-    """Return the text of a data set's croissant.json: its terms, a FileSet for each split's shards, and the classes."""
+VERSION, EARLIER_VERSION = "1.1", "1.0"
+_LANGUAGE = {"@container": "@language"}
+_TERMS_OF_1_1 = {
+    **{term: f"cr:{term}" for term in ("arrayShape", "containedIn", "isArray")},
+    "description": _LANGUAGE,
+    "name": _LANGUAGE,
+}
+"""Terms of the context that version 1.1 has beside those of 1.0."""
+
+
+def croissant_json(manifest: Manifest, version: str = VERSION) -> str:
+    """Return the text of a data set's croissant.json: its terms, a FileSet for each split's shards, and the classes.
+
+    Args:
+        version: VERSION, or EARLIER_VERSION for the text that earlier versions of halofeed wrote.
+    """
     shards = [
         file_set(
             f"shards-{name}",
@@ -51,22 +66,28 @@ def croissant_json(manifest: Manifest) -> str:
         for name, split in sorted(manifest.splits.items())
         if split.shards
     ]
-    return croissant_text(manifest, distribution=shards, record_sets=class_records(manifest.labels))
+    records = class_records(manifest.labels)
+    return croissant_text(manifest, distribution=shards, record_sets=records, version=version)
 
 
 def croissant_text(
-    manifest: Manifest, *, distribution: Sequence[Mapping[str, Any]], record_sets: Sequence[Mapping[str, Any]]
+    manifest: Manifest,
+    *,
+    distribution: Sequence[Mapping[str, Any]],
+    record_sets: Sequence[Mapping[str, Any]],
+    version: str = VERSION,
 ) -> str:
     """Return the text of croissant.json: UTF-8 without lone surrogates; equal arguments give equal bytes.
 
     Args:
         distribution: `file_set` and `file_object` values.
         record_sets: `record_set` and `class_records` values.
+        version: version of the format; the values are in both.
     """
     document: dict[str, Any] = {
-        "@context": _CONTEXT,
+        "@context": {**_CONTEXT, **(_TERMS_OF_1_1 if version == VERSION else {})},
         "@type": "sc:Dataset",
-        "conformsTo": "http://mlcommons.org/croissant/1.0",
+        "conformsTo": f"http://mlcommons.org/croissant/{version}",
         "name": manifest.name,
         "version": manifest.version,
         "description": f"{manifest.name} {manifest.version}: {manifest.task}, {MARK}.",
@@ -112,13 +133,22 @@ def record_set(identity: str, fields: Sequence[Mapping[str, Any]], **more: Any) 
 
 
 def record_field(identity: str, data_type: str, about: str, **more: Any) -> dict[str, Any]:
-    """Return a Field; `more` has its source, or `repeated`.
+    """Return a Field; `more` has its source, or `array_of`.
 
     >>> record_field("default/label", "sc:Integer", "class")["name"]
     'label'
     """
     described = {"name": identity.rpartition("/")[2], "description": about, "dataType": data_type}
     return {"@type": "cr:Field", "@id": identity, **described, **more}
+
+
+def array_of(shape: str) -> dict[str, Any]:
+    """Return the terms of a field that is an array; -1 is any length.
+
+    >>> array_of("-1,4")
+    {'isArray': True, 'arrayShape': '-1,4'}
+    """
+    return {"isArray": True, "arrayShape": shape}
 
 
 def field_source(files: str, *, regex: str = "", json_path: str = "", **extract: str) -> dict[str, Any]:

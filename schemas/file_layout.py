@@ -21,6 +21,8 @@ OBJECT = "object"
 """Stage in rejected.jsonl of single objects that were dropped from converted inputs."""
 ZERO_AREA = "box has zero area"
 """Reason of an object that --boxes-zero-area dropped."""
+IN_NO_RECORD = "object is in no record"
+"""Reason of an object of a volume that lies outside of the static shape."""
 TEMPORARY_FOLDER = ".incomplete"
 """Folder of unfinished files below the version's folder; they are later renamed or deleted."""
 

@@ -26,11 +26,13 @@ class FindingName(StrEnum):
     CENTER_OF_ROTATION = ("center of rotation is ignored",
         "The header has another center; the axes rotate about the first voxel.")
     CHANNEL_ON_ANOTHER_GRID = ("channel on another grid",
-        "A further channel lies on another grid than the first; an option said to resample it.")
+        "A channel lies on another grid than the first, or the named one; an option said to resample it.")
     CHANNEL_SMALLER = ("channel covers less than the first",
-        "A resampled channel ends within the first scan; voxels beyond it got its smallest value.")
+        "A resampled channel ends within the other scan; voxels beyond it got its background.")
     CLASSES_LEFT_OUT = ("classes left out by choice",
         "The class selection drops these labels; their voxels are background.")
+    CLASSES_OUTVOTED = ("classes that no voxel has after the vote",
+        "Too few of a scan's masks have these classes; if the masks show different structures, merge them.")
     CLASSES_NOT_IN_LABEL = ("classes that the label does not name",
         "The scan's SEG or RTSTRUCT has no such class; it is empty in this scan.")
     CLASSES_OVERLAP = ("classes overlap",
@@ -64,10 +66,14 @@ class FindingName(StrEnum):
         "Lengths were in meters or micrometers; they were converted to millimeters.")
     LENGTH_UNIT_UNKNOWN = ("unit of length is unknown",
         "The header's length unit is not in the standard; millimeters were assumed.")
+    MASKS_COMBINED = ("masks combined by vote",
+        "Several masks of one scan became one label by an option; voxels on which they differ got the voted class.")
     MASK_AFFINE_DIFFERS = ("mask's affine is not its image's",
         "The mask's header gives another position; an option said to ignore it.")
     MASK_BEYOND_IMAGE = ("mask reaches beyond its image",
         "Part of the mask is outside the scan; that part is in no record.")
+    MASK_IS_PART = ("mask covers a part of its scan",
+        "The mask has some of the scan's voxels, at an offset of whole voxels; the others are background.")
     MASK_ON_ANOTHER_GRID = ("mask on another grid",
         "The mask and the scan have different grids; each voxel got the nearest mask voxel.")
     MASK_QUANTIZED = ("mask saved through floats",
@@ -89,6 +95,9 @@ class FindingName(StrEnum):
     NO_ORIGIN = ("no origin given", "The file does not give the position of the first voxel; 0 was assumed.")
     NO_RESCALE_SLOPE = ("no rescale slope", "A CT file has no rescale slope to Hounsfield units; values are as stored.")
     NO_VOXEL_SIZE = ("voxel size is not given", "The header has no voxel size; 1 mm was assumed, as the format says.")
+    OBJECTS_CUT_OFF = ("objects in no record",
+        "Objects with boxes are outside the static shape and are in no record.",
+        "Convert with --fit tiles, a larger --depth, --height and --width, or --center label.")
     OLD_RANGE_NOT_APPLIED = ("old min and old max are not applied",
         "The file gives the range before quantization; values are as stored.")
     ONE_OF_SEVERAL_VOLUMES = ("one of several volumes in a series",

@@ -48,6 +48,13 @@ BOX_CORNERS = (
     "image/object/bbox/ymax",
     "image/object/bbox/xmax",
 )
+SOLID_CORNERS = (
+    "image/object/bbox/zmin",
+    *BOX_CORNERS[:2],
+    "image/object/bbox/zmax",
+    *BOX_CORNERS[2:],
+)
+"""Keys of the sides of boxes in volumes, in the order of a row of `boxes`."""
 OBJECT_CLASS_LABEL = "image/object/class/label"
 OBJECT_CLASS_TEXT = "image/object/class/text"
 OBJECT_CLASS_SOURCE_LABEL = "image/object/class/source_label"
@@ -69,8 +76,28 @@ OBJECT_SOURCE_CORNERS = (
     "image/object/source/bbox/ymax",
     "image/object/source/bbox/xmax",
 )
+OBJECT_SOURCE_SOLID_CORNERS = (
+    "image/object/source/bbox/zmin",
+    *OBJECT_SOURCE_CORNERS[:2],
+    "image/object/source/bbox/zmax",
+    *OBJECT_SOURCE_CORNERS[2:],
+)
 OBJECT_SOURCE_AREA = "image/object/source/area"
 OBJECT_SOURCE_IS_CROWD = "image/object/source/is_crowd"
+IGNORED_CORNERS = (
+    "image/ignored/bbox/ymin",
+    "image/ignored/bbox/xmin",
+    "image/ignored/bbox/ymax",
+    "image/ignored/bbox/xmax",
+)
+"""Keys of the sides of ignored regions, in the units of `BOX_CORNERS`; a record without regions lacks them."""
+IGNORED_SOURCE_CORNERS = (
+    "image/ignored/source/bbox/ymin",
+    "image/ignored/source/bbox/xmin",
+    "image/ignored/source/bbox/ymax",
+    "image/ignored/source/bbox/xmax",
+)
+"""Keys of the sides of the complete regions of which a tile shows parts, in pixels of the source file."""
 OBJECT_OCCLUDED = "image/object/occluded"
 OBJECT_GROUP_OF = "image/object/group_of"
 OBJECT_VIEW = "image/object/view"

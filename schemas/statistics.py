@@ -209,6 +209,7 @@ class Statistics:
         labels: number of records by the class ids that they show; of boxes by their class id.
         boxes_per_image: number of images by their number of boxes.
         boxes: number of boxes by what the conversion did to them.
+        ignored_per_image: number of images by their number of ignored regions; only of images with some.
         largest: sides of the largest image.
         largest_scan: sides of the largest scan before it was cropped.
         labelled: number of records with a label image.
@@ -219,6 +220,8 @@ class Statistics:
         scan_cut_percents, body_cut_percents: number of scans by the percentage, rounded up, of their field of view
             and of their body that is in no record; older manifests lack them.
         ledger: what the conversion did to the information of the records; older manifests lack it.
+        box_sizes_mm: number of objects in the scans by their longest side in whole millimeters, rounded up; each object
+            of a scan counts once, whatever its records show.
     """
 
     records: Annotated[int | None, _count] = None
@@ -228,6 +231,7 @@ class Statistics:
     labels: Annotated[NameCounts | None, _NUMBERED] = None
     boxes_per_image: Annotated[NameCounts | None, _NUMBERED] = None
     boxes: Annotated[NameCounts | None, _NAMED] = None
+    ignored_per_image: Annotated[NameCounts | None, _NUMBERED] = None
     cut: Annotated[Cut | None, _members("images", "boxes")] = None
     notes: Annotated[NameCounts | None, _NAMED] = None
     warnings: Annotated[NameCounts | None, _NAMED] = None
@@ -251,6 +255,7 @@ class Statistics:
     body_cut_percents: Annotated[NameCounts | None, _NUMBERED] = None
     largest_scan: Annotated[tuple[int, ...] | None, _sides(3)] = None
     ledger: Annotated[Ledger | None, ledger_problems] = None
+    box_sizes_mm: Annotated[NameCounts | None, _NUMBERED] = None
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Statistics:

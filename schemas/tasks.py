@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Final
 
 from halofeed.schemas import keys, kinds
 from halofeed.schemas.fields import Field
 from halofeed.schemas.kinds import Kind, kind_of
 from halofeed.system.errors import UsageError
 from halofeed.system.wording import did_you_mean
+
+IGNORED_BOXES: Final = "ignored_boxes"
+"""Name of the field of ignored regions, which data sets without such regions lack."""
+IGNORED_SOURCE_BOXES: Final = "ignored_source_boxes"
+"""Name of the field of the complete regions of a tile."""
+REGION_FIELDS: Final = (IGNORED_BOXES, IGNORED_SOURCE_BOXES)
+"""Fields with a value for each ignored region, where other lists have one for each object."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,6 +78,7 @@ class Task:
         masks: bool,
         keep: Collection[str] = (),
         several_classes: int | None = None,
+        ignored_boxes: int = 0,
     ) -> tuple[Field, ...]:
         """Return all fields of a record: image, task, further attributes, origin.
 
@@ -79,6 +88,7 @@ class Task:
             masks: detection: True if objects have masks.
             keep: detection: keys of `OPTIONAL_ATTRIBUTES` that the records have.
             several_classes: classification: number of classes, if a picture may have several of them.
+            ignored_boxes: detection: largest number of ignored regions in a record; 0 for data sets without any.
         """
         pixels = Field(
             name="image",
@@ -102,6 +112,8 @@ class Task:
         ]
         if "corners" in keep:
             kept.append(_corners(max_boxes))
+        if ignored_boxes and self.has_boxes:
+            kept += _ignored_boxes(ignored_boxes, is_tiled=image.tiled)
         own = self.own_fields(image, max_boxes, masks)
         if several_classes is not None:
             label = ("labels", keys.CLASS_LABEL, "uint8", (several_classes,), ("class",))
@@ -129,7 +141,26 @@ def _corners(max_boxes: int) -> Field:
     )
 
 
+def _ignored_boxes(count: int, *, is_tiled: bool) -> tuple[Field, ...]:
+    """Return the fields of rectangles of no class, which the loader pads with rectangles without area.
+
+    The second one is optional and of tiles: the complete rectangles of which a tile shows parts, in pixels of the file.
+    """
+    shown = Field(
+        name=IGNORED_BOXES,
+        keys=keys.IGNORED_CORNERS,
+        dtype="float32",
+        axes=("box", "coordinate"),
+        shape=(count, 4),
+        encoding="list",
+    )
+    complete = replace(shown, name=IGNORED_SOURCE_BOXES, keys=keys.IGNORED_SOURCE_CORNERS, optional=True)
+    return (shown, complete) if is_tiled else (shown,)
+
+
 def _detection(image: ImageFormat, max_boxes: int, masks: bool) -> tuple[Field, ...]:
+    if "depth" in image.kind.axes:
+        return _detection_in_volumes(max_boxes)
     fields: tuple[Field, ...] = (
         Field(
             name="boxes",
@@ -153,6 +184,37 @@ def _detection(image: ImageFormat, max_boxes: int, masks: bool) -> tuple[Field, 
     # width] of 0 and 1, padded to the number of `boxes` and to the size of `image`.
     mask = Field(name="masks", keys=(keys.OBJECT_MASK,), dtype="uint8", encoding="png_list", optional=True)
     return (*fields, mask)
+
+
+def _detection_in_volumes(max_boxes: int) -> tuple[Field, ...]:
+    """Return the fields of objects in volumes.
+
+    `boxes` are zmin, ymin, xmin, zmax, ymax, xmax along depth, height and width, normalized to the stored volume with
+    its padding. An object is flagged `is_crowd`, to be ignored, if the record shows less of it than --min-visible.
+    `index` is the number of the object in its source from 0, and `visible` the share of its box that the record shows.
+    `source_boxes` are the complete boxes in voxels of the source, in the order of its file like `source_affine`, with
+    the origin at the corner of the first voxel: a box of all of a file of 40 slices extends from 0 to 40.
+    """
+    return (
+        _solid_boxes("boxes", keys.SOLID_CORNERS, max_boxes),
+        _per_box("classes", keys.OBJECT_CLASS_LABEL, "int32", max_boxes),
+        _per_box("is_crowd", keys.OBJECT_IS_CROWD, "bool", max_boxes),
+        _per_box("index", keys.OBJECT_INDEX, "int32", max_boxes, optional=True),
+        _per_box("visible", keys.OBJECT_VISIBLE, "float32", max_boxes, optional=True),
+        _solid_boxes("source_boxes", keys.OBJECT_SOURCE_SOLID_CORNERS, max_boxes, optional=True),
+    )
+
+
+def _solid_boxes(name: str, corners: tuple[str, ...], max_boxes: int, *, optional: bool = False) -> Field:
+    return Field(
+        name=name,
+        keys=corners,
+        dtype="float32",
+        axes=("box", "coordinate"),
+        shape=(max_boxes, 6),
+        encoding="list",
+        optional=optional,
+    )
 
 
 def _objects_of_tile(max_boxes: int) -> tuple[Field, ...]:
@@ -271,6 +333,7 @@ def _expected_fields(
 ) -> tuple[Field, ...]:
     """Return the fields of a task's records with every choice that the given fields show."""
     image, label, boxes = named["image"], named.get("label"), named.get("boxes")
+    ignored = named.get(IGNORED_BOXES)
     in_sets = task == "segmentation" and label is not None and label.holds_sets
     return task_named(task).fields(
         ImageFormat(
@@ -289,6 +352,7 @@ def _expected_fields(
         masks="masks" in named,
         keep=(*_KEPT_FIELDS, "corners"),
         several_classes=len(labels) if task == "classification" and "labels" in named else None,
+        ignored_boxes=ignored.shape[0] if ignored is not None and ignored.shape else 0,
     )
 
 

@@ -331,8 +331,23 @@ def config_summary(text: str) -> str:
     return text.partition("\n")[0].lstrip("# ")
 
 
+def is_untrained(task: str, kind: str) -> bool:
+    """Return whether no bundled model trains on records of a task and a kind of image: boxes in volumes."""
+    return task == "detection" and kind == "volume"
+
+
+def no_detector_of_volumes(name: str) -> UsageError:
+    """Return the error for a data set, by its name, that no bundled model trains on."""
+    return UsageError(
+        f"{name}: it has boxes in volumes, and the trainer has no detector of volumes; train a model of your own on "
+        "the batches of halofeed.loader"
+    )
+
+
 def default_config(manifest: Manifest) -> str:
-    """Return the name of the default config for a data set's task and kind of image."""
+    """Return the name of the default config for a data set; UsageError if no bundled model trains on it."""
+    if is_untrained(manifest.task, manifest.kind.name):
+        raise no_detector_of_volumes(manifest.name)
     return DEFAULT_CONFIGS[manifest.task, manifest.kind.name]
 
 

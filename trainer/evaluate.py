@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import heapq
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,14 +20,14 @@ from halofeed.loader.prefetcher import Prefetcher
 from halofeed.schemas.bounded_json import with_json_checksum
 from halofeed.schemas.partition import Partition
 from halofeed.storage.atomic_files import temporary_folder
-from halofeed.system.console import status_with_time
+from halofeed.system.console import StatusLine, status_with_time
 from halofeed.system.garbage_collection import paused_collector
-from halofeed.system.wording import printable
+from halofeed.system.wording import plural, printable
 from halofeed.trainer.data import EvaluationSource
 from halofeed.trainer.distributed import is_chief
 from halofeed.trainer.record_metadata import SplitMetadata
 from halofeed.trainer.run_folder import write_json
-from halofeed.trainer.run_progress import COMPILING
+from halofeed.trainer.run_progress import COMPILING, duration
 from halofeed.trainer.source_grid import most_probable
 from halofeed.trainer.step import TrainingSetup, Variables, compile_prediction, to_host
 from halofeed.trainer.task import Host, Metrics, valid_host
@@ -71,12 +72,17 @@ class Predictor:
     ) -> Iterator[Predicted]:
         """Yield the predictions of every batch of a split, in order."""
         assert self.setup.mesh is not None
-        with Prefetcher.of(source.on_mesh(self.setup.mesh, self._partition)) as batches:
+        with (
+            Prefetcher.of(source.on_mesh(self.setup.mesh, self._partition)) as batches,
+            contextlib.closing(_Progress(source.num_records)) as progress,
+        ):
             for step, batch in enumerate(batches):
                 with nullcontext() if step else self._compiling():
                     predicted = self._predict(parameters, statistics, batch)
                 predictions, truth = map(to_host, predicted)
                 yield Predicted(step=step, predictions=predictions, truth=truth)
+                # After the consumer has used the batch: joining and drawing may take longer than predicting.
+                progress.add(truth)
 
     @staticmethod
     @contextmanager
@@ -91,14 +97,47 @@ class Predictor:
         source: EvaluationSource,
         examples: ExampleCollector | None = None,
         metrics: Metrics | None = None,
-    ) -> dict[str, Any]:
-        """Compute the task's metrics, or the given ones, over a split; `examples` collects some of its rows."""
+        ends: Callable[[int], bool] = lambda _: False,
+    ) -> dict[str, Any] | None:
+        """Compute the task's metrics over a split.
+
+        Args:
+            examples: collector of some of its rows.
+            metrics: metrics to compute instead of the task's.
+            ends: returns, for the number of a batch, whether to end before it.
+
+        Returns:
+            The metrics; None if `ends` ended the evaluation.
+        """
         metrics = metrics or self.setup.task.metrics()
         for batch in self.batches(parameters, statistics, source):
+            if ends(batch.step):
+                return None
             scores = metrics.update(batch.predictions, batch.truth)
             if examples is not None:
                 examples.add(batch, scores)
         return metrics.result()
+
+
+class _Progress:
+    """Line with the number of records predicted so far and the time that is left."""
+
+    def __init__(self, records: int) -> None:
+        self._records, self._done = records, 0
+        self._line = StatusLine(show=is_chief())
+
+    def add(self, truth: Host) -> None:
+        """Count the valid rows of a batch."""
+        self._done += int(valid_host(truth).sum())
+        if self._done:
+            self._line.update(self._text)
+
+    def _text(self, elapsed: float) -> str:
+        left = elapsed * (self._records - self._done) / self._done
+        return f"predicted {self._done:,} of {plural(self._records, 'record')}, {duration(left)} left"
+
+    def close(self) -> None:
+        self._line.close()
 
 
 class ScanMetrics:

@@ -112,7 +112,9 @@ class LoadedRun:
         if self._has_tiles and self.facts.kind == "volume" and isinstance(task, Segmentation):
             metrics = ScanMetrics(task, self._metadata)
         metrics = metrics or whole_picture_metrics(task, self._metadata, rule)
-        return self._predictor.evaluate(self._parameters, self._statistics, self._source(), metrics=metrics)
+        found = self._predictor.evaluate(self._parameters, self._statistics, self._source(), metrics=metrics)
+        assert found is not None  # nothing ends it early
+        return found
 
     def _source(self) -> EvaluationSource:
         # Scan by scan, so that one scan at a time is in memory. The tiles of a picture are stored one after the other.

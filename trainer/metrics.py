@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from halofeed.loader.batch import join_id
+from halofeed.schemas.tasks import IGNORED_BOXES
 from halofeed.system.errors import UsageError
 from halofeed.trainer.detection.sparse_coco import SparseMatching
 from halofeed.trainer.source_grid import BOX_DECIMALS, SCORE_DECIMALS, boxes_in_source
@@ -56,13 +57,14 @@ class CocoMetrics:
             predictions: `boxes` [batch, detection, 4] (ymin, xmin, ymax, xmax as shares of the image's sides),
                 `scores`, `classes`, `num_detections` and `image_size`, of the detection task.
             truth: `boxes` [batch, box, 4], `classes`, `is_crowd`, `area` (in pixels² of the image) and `num_boxes`;
+                `ignored_boxes` [batch, region, 4] where the data set has ignored regions, padded with zeros;
                 `id`, which orders pictures; `transform`, `source_height` and `source_width`, as for `boxes_in_source`.
                 Without these three the image is the source.
 
         Returns:
             float64 [batch]: F1 score of the detections with a score of 0.3 or more. A detection is right if it matches
             a box of its class at IoU 0.5 or more. The score is 1 without detections and boxes, and NaN for rows that
-            are not valid. Crowds, and detections inside them, do not count.
+            are not valid. Crowds, and detections inside them or inside ignored regions, do not count.
         """
         valid = np.asarray(truth.get("valid", np.ones(len(truth["boxes"]))), bool)
         scores = np.full(len(valid), np.nan)
@@ -82,6 +84,8 @@ class CocoMetrics:
             area = boxes[:, _AREA] * abs(np.linalg.det(placement[0][:, :2]))
             boxes[:, _AREA] = np.round(area, AREA_DECIMALS)
             self._detections.append(detections)
+            regions = regions_in_source(truth, row, placement)
+            boxes = np.concatenate([boxes, _crowds_of_regions(regions, detections)])
             self._truth.append(boxes)
             scores[row] = _f1(detections, boxes)
         return scores
@@ -156,6 +160,31 @@ def _columns(
     boxes = boxes_in_source(arrays["boxes"][row, :count], *placement)
     classes, *others = (arrays[name][row, :count].astype(np.float64) for name in ("classes", *extra))
     return np.column_stack([np.full(count, image), classes, boxes, *others])
+
+
+def regions_in_source(truth: Host, row: int, placement: _Placement) -> NDArray[np.float64]:
+    """Return the ignored regions of one row in pixels of its source, [region, 4], without padding."""
+    if IGNORED_BOXES not in truth:
+        return np.zeros((0, 4))
+    regions = boxes_in_source(truth[IGNORED_BOXES][row], *placement)
+    return regions[np.all(regions[:, :2] < regions[:, 2:], axis=1)]
+
+
+def _crowds_of_regions(regions: NDArray[np.float64], detections: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return rows of `_columns` for ignored regions: a crowd of each class that is detected in the picture.
+
+    A detection that matches no object and lies in a crowd of its class is neither right nor wrong, at each threshold of
+    pycocotools, which compares the share of the detection's area inside the crowd with it. Other classes have no
+    detection that a region could concern, and crowds are no objects that could be missed.
+    """
+    if not len(regions) or not len(detections):
+        return np.zeros((0, _IS_CROWD + 1))
+    classes = np.unique(detections[:, _CLASS])
+    of_each = np.tile(regions, (len(classes), 1))
+    count = len(of_each)
+    areas = np.prod(of_each[:, 2:] - of_each[:, :2], axis=1)
+    images, crowds = np.full(count, detections[0, 0]), np.ones(count)
+    return np.column_stack([images, np.repeat(classes, len(regions)), of_each, areas, crowds])
 
 
 def _entries(
@@ -233,7 +262,11 @@ class WholeCocoMetrics(CocoMetrics):
     """
 
     def add_picture(
-        self, picture_id: int, detections: NDArray[np.float64], truth: NDArray[np.float64]
+        self,
+        picture_id: int,
+        detections: NDArray[np.float64],
+        truth: NDArray[np.float64],
+        regions: NDArray[np.float64] | None = None,
     ) -> None:
         """Add one picture.
 
@@ -241,10 +274,15 @@ class WholeCocoMetrics(CocoMetrics):
             picture_id: id, which orders pictures.
             detections: float64 [n, 6]: class, ymin, xmin, ymax, xmax in pixels, score.
             truth: float64 [m, 7]: class, ymin, xmin, ymax, xmax, area in pixels², 1 for a crowd.
+            regions: float64 [k, 4]: ignored regions, ymin, xmin, ymax, xmax; None without any.
         """
         self._ids.append(picture_id)
-        for parts, rows in ((self._detections, detections), (self._truth, truth)):
-            parts.append(np.column_stack([np.full(len(rows), len(self._ids)), rows]))
+        found, boxes = (
+            np.column_stack([np.full(len(rows), len(self._ids)), rows]) for rows in (detections, truth)
+        )
+        self._detections.append(found)
+        crowds = _crowds_of_regions(np.zeros((0, 4)) if regions is None else regions, found)
+        self._truth.append(np.concatenate([boxes, crowds]))
 
     def result(self) -> dict[str, Any]:
         """Return the numbers of `CocoMetrics`, with `AR@all` in place of `AR@100`."""

@@ -19,7 +19,9 @@ from halofeed.prep.options.recipe import Recipe
 from halofeed.prep.options.tiles import KEEP, cuts_pictures
 from halofeed.prep.sources.example import FileSelection, data_files
 from halofeed.prep.sources.file_names import (
+    STACK_EXTENSIONS,
     UNREAD_EXTENSIONS,
+    folder_of,
     is_document_name,
     is_image_name,
     is_volume_name,
@@ -35,6 +37,8 @@ from halofeed.system.errors import SourceError, UsageError
 TABLE, LINKS = "files.jsonl", "files"
 WINDOW_OVERLAP = 0.25
 """Share of a window that overlaps its neighbor, along each axis."""
+_HEAD_BYTES = 132
+"""Bytes in which a DICOM file shows its kind: a preamble of 128, then DICM (PS3.10 7.1)."""
 _CHANNEL_STEM = re.compile(r"(.+)_(\d{4})")
 
 
@@ -73,7 +77,11 @@ def _pictures(listing: FileSelection, recipe: Recipe) -> list[list[str]]:
 
 
 def _scans(listing: FileSelection, recipe: Recipe) -> list[list[str]]:
-    scans = [path for path in iterate_scans(listing.files.sizes()) if is_volume_name(path)]
+    paths = list(iterate_scans(listing.files.sizes()))
+    # TIFF files may be stacks of slices, where no other file is a scan by its name.
+    scans = [path for path in paths if is_volume_name(path)] or [
+        path for path in paths if path.lower().endswith(STACK_EXTENSIONS)
+    ]
     return channels_of(scans, recipe.channels)
 
 
@@ -174,8 +182,8 @@ def list_new_files(
 ) -> NewFiles:
     """List the pictures, scans or clips of a folder, or one file, for a conversion.
 
-    Volumes are files of scans; a folder without any is searched for DICOM series. For clips, a folder of pictures is
-    one clip. Hidden files are skipped.
+    Volumes are files of scans; a folder without any is searched for DICOM series. Beside files of scans, each folder
+    below that holds DICOM files is one series. For clips, a folder of pictures is one clip. Hidden files are skipped.
 
     Args:
         recipe: recipe in the manifest of the model's data set.
@@ -192,19 +200,21 @@ def list_new_files(
     found = _find_images(search, changed, Path(source), Path(scratch) / LINKS)
     if found.images:
         table = Path(scratch) / TABLE
-        _write_table(table, found.images, changed.task or "")
+        series = _series_folders(found) if search.has_series else []
+        images = [*found.images, *([folder] for folder in series)]
+        _write_table(table, images, changed.task or "")
         return NewFiles(
             recipe=changed,
             source=str(table),
             images=found.root,
-            count=len(found.images),
-            passed_over=found.others,
+            count=len(images),
+            passed_over=tuple(path for path in found.others if folder_of(path) not in series),
             rejected=found.rejected,
         )
     # DICOM files need no extension, so files of other names may be series.
     if search.has_series and found.others:
-        series = dataclasses.replace(changed, layout="dicom")
-        return NewFiles(recipe=series, source=found.root, images=None, count=None)
+        of_series = dataclasses.replace(changed, layout="dicom")
+        return NewFiles(recipe=of_series, source=found.root, images=None, count=None)
     unlisted = "".join(f"\n{one.source}: {one.reason}" for one in found.rejected[:3])
     holds = f"; it holds {found.others[0]}" if found.others else ""
     raise UsageError(
@@ -228,6 +238,21 @@ class _Found:
     images: list[list[str]]
     others: tuple[str, ...]
     rejected: tuple[Rejected, ...]
+
+
+def _series_folders(found: _Found) -> list[str]:
+    """Return the folders below the root whose first file that is no scan by its name is DICOM."""
+    from halofeed.prep.formats.dicom.headers import is_dicom  # imports pydicom, which --help does without
+
+    first: dict[str, str] = {}
+    for path in found.others:
+        first.setdefault(folder_of(path), path)
+    files = LocalFiles(found.root)
+    return [
+        folder
+        for folder, path in sorted(first.items())
+        if folder != "." and is_dicom(files.head(path, _HEAD_BYTES))
+    ]
 
 
 def _find_images(search: _Search, recipe: Recipe, source: Path, links: Path) -> _Found:

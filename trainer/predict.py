@@ -2,7 +2,8 @@
 
 OUT/predictions.json    run, data set (or the path of new files) and list of files
 OUT/detections.json     detection: COCO results in pixels of the source, with categories.json
-OUT/KEY.nii.gz, .png    segmentation: class indices on the grid of the source scan or picture
+OUT/KEY.nii.gz, .png    segmentation: class indices on the grid of the source scan or picture; of nnU-Net's cases
+                        CASE_0000, CASE.nii.gz, as nnU-Net names labels
 OUT/KEY.tif             the same for a picture of tiles with more than 89 million pixels
 OUT/KEY/0/0000.png      segmentation of clips: a picture per clip and frame of a source
 OUT/KEY.geojson         on request, boxes or outlines of classes of each picture of tiles, on the map
@@ -30,7 +31,7 @@ from numpy.typing import NDArray
 
 from halofeed.loader.batch import join_id
 from halofeed.prep.formats.volume.nifti import write_nifti
-from halofeed.prep.sources.file_names import safe_name
+from halofeed.prep.sources.file_names import safe_name, stem_of
 from halofeed.storage.atomic_files import atomic_write
 from halofeed.storage.paths import open_path
 from halofeed.storage.result_folder import ResultFolder
@@ -70,6 +71,8 @@ SOURCE_NOUNS = {"picture": "picture", "volume": "scan", "clip": "clip"}
 DETECTIONS, IMAGES, CATEGORIES = "detections.json", "images.json", "categories.json"
 CLASSES = "classes.csv"
 _PROBABILITY_DECIMALS = 6
+_FIRST_CHANNEL = "_0000"
+"""End of the name of a case's first channel in nnU-Net."""
 WRITTEN_SCORE = 0.05
 """Smallest score of a box that is written, as Detectron2's `SCORE_THRESH_TEST` and torchvision's `box_score_thresh`.
 A detector answers with up to 100 boxes per picture, and most of their scores are near 0.003."""
@@ -474,7 +477,10 @@ class SegmentationWriter(PredictionWriter):
         self._scans: ScanBlender | None = None
         if metadata.manifest.kind.name == "volume":
             self._scans = ScanBlender(metadata.tiles(), max(labels) + 1)
-        self._names = file_names(keys, ".png" if self._scans is None else ".nii.gz")
+        extension = ".png" if self._scans is None else ".nii.gz"
+        layout = str(metadata.manifest.recipe.get("layout", ""))
+        cases = case_names(keys, layout, are_scans=self._scans is not None)
+        self._names = file_names(keys, extension, cases)
         self.total = len(keys)
         self._files: list[dict[str, Any]] = []
 
@@ -633,7 +639,36 @@ def writer_of(task: str, metadata: SplitMetadata, options: PredictionOptions) ->
     return MASK_WRITERS[metadata.manifest.kind.name]
 
 
-def file_names(keys: Mapping[str, int], extension: str) -> dict[str, str]:
+def case_names(keys: Iterable[str], layout: str, *, are_scans: bool) -> dict[str, str]:
+    """Return the case of each key if all are first channels of nnU-Net, CASE_0000, of different cases; else {}.
+
+    nnU-Net looks for the label and the prediction of CASE_0000.nii.gz in CASE.nii.gz, without the image's folder.
+
+    Args:
+        keys: names of the sources.
+        layout: layout of the data set. New scans are predicted without a dataset.json, so that names alone show cases.
+        are_scans: whether the sources are scans; the name of a picture, such as a frame, may end so by chance.
+
+    Source: nnU-Net, documentation/dataset_format.md and documentation/how_to_use_nnunet.md (inference format).
+
+    >>> case_names(["imagesTs/ph_020_0000.nii.gz"], "pairs", are_scans=True)
+    {'imagesTs/ph_020_0000.nii.gz': 'ph_020'}
+    >>> case_names(["a_0000.nii.gz", "b.nii.gz"], "pairs", are_scans=True)
+    {}
+    """
+    stems = {key: stem_of(key) for key in keys}
+    # A case of nnU-Net may have no number where its data set has one channel.
+    is_numbered = are_scans and all(stem.endswith(_FIRST_CHANNEL) for stem in stems.values())
+    if not is_numbered and layout != "nnunet":
+        return {}
+    cases = {key: stem.removesuffix(_FIRST_CHANNEL) for key, stem in stems.items()}
+    names = {safe_name(case).casefold() for case in cases.values()}
+    return cases if len(names) == len(cases) and all(cases.values()) else {}
+
+
+def file_names(
+    keys: Mapping[str, int], extension: str, named: Mapping[str, str] | None = None
+) -> dict[str, str]:
     """Return a safe file name for each key: no name contains a path separator.
 
     The key's extension is removed, and characters except letters, digits, dots, dashes and underscores become an
@@ -642,6 +677,7 @@ def file_names(keys: Mapping[str, int], extension: str) -> dict[str, str]:
     Args:
         keys: record id by key.
         extension: extension of the files.
+        named: names to take in place of some keys.
 
     Raises:
         UsageError: two names are equal even with their ids.
@@ -649,7 +685,8 @@ def file_names(keys: Mapping[str, int], extension: str) -> dict[str, str]:
     >>> file_names({"a/b.nii.gz": 1, "../B": 2, "a_b": 3}, ".png")
     {'a/b.nii.gz': 'a_b-1.png', '../B': 'B.png', 'a_b': 'a_b-3.png'}
     """
-    plain = {key: safe_name(key) for key in keys}
+    named = named or {}
+    plain = {key: safe_name(named.get(key, key)) for key in keys}
     # Names that differ in case are one file on macOS and Windows.
     counts = Counter(name.casefold() for name in plain.values())
     names = {

@@ -18,6 +18,7 @@ from halofeed.prep.formats.region.region_reader import Georeference
 from halofeed.prep.geometry.scan import Grid
 from halofeed.prep.geometry.volume_plan import triple
 from halofeed.schemas.manifest import Manifest
+from halofeed.schemas.tasks import IGNORED_SOURCE_BOXES
 from halofeed.system.errors import UsageError
 from halofeed.trainer.picture_bands import PlacedTile
 from halofeed.trainer.windows import WindowTile
@@ -170,6 +171,16 @@ class SplitMetadata:
         fields = [self.manifest.field(name) for name in _OBJECTS]
         features = record.features(frozenset(key for field in fields for key in field.keys))
         return {field.name: read_numbers(field, features, record) for field in fields}
+
+    def complete_regions(self, record_id: int) -> set[tuple[float, ...]]:
+        """Return the complete ignored regions of which a tile shows parts: ymin, xmin, ymax, xmax in source pixels."""
+        field = next((one for one in self.manifest.fields if one.name == IGNORED_SOURCE_BOXES), None)
+        if field is None:
+            return set()
+        record = stored_record(self._shards, self._number(record_id))
+        features = record.features(frozenset(field.keys))
+        sides = read_numbers(field, features, record)
+        return set(map(tuple, sides.tolist()))
 
     def _number(self, record_id: int) -> int:
         if record_id not in self._numbers:

@@ -91,6 +91,7 @@ def train(
     overwrite: bool = False,
     devices: Sequence[jax.Device] | None = None,
     stream: TextIO | None = None,
+    notes: Sequence[str] = (),
 ) -> TrainSummary:
     """Take `config.steps` training steps, or as many as there are batches; resume where an earlier process ended.
 
@@ -101,6 +102,7 @@ def train(
         overwrite: replace the run in the folder. The old run is kept until the new one has saved a checkpoint.
         devices: devices of the mesh; all devices of the system by default.
         stream: stream for progress lines, standard error by default.
+        notes: lines to print when the run begins, after everything that could refuse it.
 
     Returns:
         The losses, the last metrics, the throughput and the final state.
@@ -127,7 +129,7 @@ def train(
                 f"{folder}: its checkpoints were removed while it was resumed; start it again"
             )
         progress = Progress(config, (stream or sys.stderr) if is_chief() else None, start)
-        for line in writer.notes:
+        for line in (*notes, *writer.notes):
             progress.say(line)
         _warn_of_idle_cores(config, setup, data.facts.image_shape, progress)
         if start:
@@ -160,7 +162,7 @@ def train(
             progress.end()
             if step > start:
                 # A stopped run only saves: it may have little time left until it is killed.
-                metric = None if stop.signal is not None else evaluate(state, step, last=True)
+                metric = None if stop.signal is not None else evaluate(state, step, stop, last=True)
                 writer.save(step, state, metric, wait=True)
             if stop.signal is not None:
                 outlook = "; the same command resumes there" if writer.folder is not None else ""
@@ -237,8 +239,10 @@ class _Loop:
             if self.evaluate.is_due(step) or self.writer.is_due(step):
                 # The time of evaluation and saving is not that of a step.
                 self.running.finish()
-                metric = self.evaluate(state, step) if self.evaluate.is_due(step) else None
+                metric = self.evaluate(state, step, self.stop) if self.evaluate.is_due(step) else None
                 self.writer.save(step, state, metric)
+                if self.stop.signal is not None:  # it ended the evaluation
+                    break
                 self.running.begin_step()
             batch = next(self.batches, None)
         self.running.finish()
@@ -474,8 +478,22 @@ class _Evaluation:
         every = self._config.evaluate_every
         return self._data.evaluation is not None and bool(every) and step % every == 0
 
-    def __call__(self, state: TrainState, step: int, *, last: bool = False) -> float | None:
-        """Return the metric that ranks checkpoints; None without data to evaluate on."""
+    def __call__(
+        self, state: TrainState, step: int, stop: StopRequest, *, last: bool = False
+    ) -> float | None:
+        """Return the metric that ranks checkpoints; None without data to evaluate on, or after a stop signal.
+
+        An evaluation may take minutes and needs memory of its own: where it fails, the steps are saved first.
+        """
+        try:
+            return self._evaluate(state, step, stop, last=last)
+        except Exception:
+            # Saving needs every process of a run, and the others did not fail.
+            if jax.process_count() == 1:
+                self._writer.save(step, state, None, wait=True)
+            raise
+
+    def _evaluate(self, state: TrainState, step: int, stop: StopRequest, *, last: bool) -> float | None:
         source, task = self._data.evaluation, self._predictor.setup.task
         if source is None:
             return None
@@ -483,8 +501,18 @@ class _Evaluation:
         examples = ExampleCollector(source.num_records) if last and self._writer.folder is not None else None
         joined = None if self._metadata is None else whole_picture_metrics(task, self._metadata)
         metrics = self._predictor.evaluate(
-            state.best_parameters, state.statistics, source, examples, metrics=joined
+            state.best_parameters,
+            state.statistics,
+            source,
+            examples,
+            metrics=joined,
+            ends=lambda batch: _asked_to_stop(stop, batch),
         )
+        if metrics is None:
+            self._progress.say(
+                f"the evaluation after step {step} did not end; `halofeed evaluate` repeats it"
+            )
+            return None
         self.metrics = metrics
         self._writer.log_evaluation(step, split, metrics)
         if not last:  # the caller prints those of the end, from the summary

@@ -6,6 +6,7 @@ probabilities.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -182,6 +183,8 @@ class WholeDetectionMetrics:
         self._dropped = metadata.dropped_tiles
         self._tile_metrics_of = task.metrics
         self._tiles = 0
+        # Complete ignored regions of pictures with missing tiles; several tiles show parts of one region.
+        self._regions: defaultdict[str, set[tuple[float, ...]]] = defaultdict(set)
 
     def update(self, predictions: Host, truth: Host) -> NDArray[np.float64]:
         """Add the valid rows of a batch and return the score of each tile."""
@@ -190,6 +193,7 @@ class WholeDetectionMetrics:
             self._tiles += 1
             record_id = int(join_id(truth["id"][row]))
             record = self._metadata.of_id(record_id)
+            self._regions[record.key] |= self._metadata.complete_regions(record_id)
             of_row = {key: value[row] for key, value in predictions.items()}
             done = self._collector.add(record, of_row, _objects(self._metadata, record_id))
             if done is None:
@@ -197,7 +201,10 @@ class WholeDetectionMetrics:
             picture, found, objects = done
             detections = np.column_stack([found.classes, found.boxes, found.scores])
             boxes = np.array([objects[number] for number in sorted(objects)], np.float64).reshape(-1, 7)
-            self._metrics.add_picture(picture.id, detections, boxes)
+            regions = (
+                np.array(sorted(self._regions.pop(record.key)), np.float64).reshape(-1, 4).round(BOX_DECIMALS)
+            )
+            self._metrics.add_picture(picture.id, detections, boxes, regions)
         return scores
 
     def result(self) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from halofeed.inspection.dataset_facts import (
     VALUE_PARTS,
     ClassVoxels,
     DatasetFacts,
+    box_size_bins,
     color_errors,
     counts_of,
     padding_choices,
@@ -54,7 +55,7 @@ from halofeed.inspection.samples import (
     open_source_files,
 )
 from halofeed.inspection.stored_records import class_channels
-from halofeed.inspection.thumbnails import PlacedBox, lay_out_boxes, thumbnail_side
+from halofeed.inspection.thumbnails import PlacedBox, lay_out_boxes, lay_out_regions, thumbnail_side
 from halofeed.inspection.words import percent
 from halofeed.pipelines.source_registry import recall
 from halofeed.prep.convert.loss_findings import Converted, loss_findings
@@ -287,7 +288,8 @@ def _sample_card(facts: DatasetFacts, sample: Sample) -> tuple[Any, ...]:
 
 def _placed(picture: Picture, names: Sequence[tuple[str, int]], *, tags: bool = True) -> list[PlacedBox]:
     """Lay out the boxes of a picture, or the outlines of its objects if it has their corners."""
-    return lay_out_boxes(picture.boxes, names, picture.size, tags=tags, outlines=picture.corners)
+    placed = lay_out_boxes(picture.boxes, names, picture.size, tags=tags, outlines=picture.corners)
+    return [*lay_out_regions(picture.regions, picture.size), *placed]
 
 
 def scans(report: Report) -> dict[str, Any]:
@@ -406,9 +408,17 @@ def boxes(report: Report) -> dict[str, Any] | None:
         "per_image": per_image,
         "rows": rows,
         "fates": list(facts.per_split("boxes").items()),
+        "sizes_mm": _box_sizes_mm(facts),
         "limit": limits[0] if limits else 0,
         "cut": cut if cut and cut.images else None,
     }
+
+
+def _box_sizes_mm(facts: DatasetFacts) -> list[tuple[str, list[int]]]:
+    """Return the objects of each split by ranges of their longest side; [] for pictures."""
+    of_splits = [box_size_bins(facts.manifest.splits[name].statistics) for name in facts.splits]
+    bins = box_size_bins(facts.total)
+    return [(f"{words} mm", [found.get(words, 0) for found in of_splits]) for words in bins]
 
 
 def sizes(report: Report) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import math
 import zipfile
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from io import FileIO
 from typing import Any
@@ -29,6 +29,7 @@ from halofeed.inspection.thumbnails import (
     PlacedBox,
     image_thumbnail,
     lay_out_boxes,
+    lay_out_regions,
     overlay,
     thumbnail_side,
 )
@@ -73,12 +74,14 @@ class ExampleBoxes:
         classes: class ids, int64 [boxes].
         scores: float64 [boxes]; 1 for the truth.
         crowd: whether a box covers a group of objects, bool [boxes].
+        regions: ignored regions, in which no prediction is wrong, float64 [region, 4].
     """
 
     corners: NDArray[np.float64]
     classes: NDArray[np.int64]
     scores: NDArray[np.float64]
     crowd: NDArray[np.bool_]
+    regions: NDArray[np.float64] = field(default_factory=lambda: np.zeros((0, 4)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,7 +166,15 @@ class RunExample:
             classes=classes[:count].astype(np.int64),
             scores=np.ones(count),
             crowd=crowd[:count].astype(bool),
+            regions=self._regions(),
         )
+
+    def _regions(self) -> NDArray[np.float64]:
+        """Return the ignored regions, without padding."""
+        if "truth_ignored_boxes" not in self.arrays:
+            return np.zeros((0, 4))
+        regions = np.nan_to_num(self.array("truth_ignored_boxes", (None, 4)).astype(np.float64))
+        return regions[(regions[:, :2] < regions[:, 2:]).all(axis=1)]
 
     def predicted_boxes(self) -> ExampleBoxes:
         """Return the predicted boxes by descending score."""
@@ -191,7 +202,8 @@ def match_predictions(
 ) -> BoxMatches:
     """Match the drawn predictions, by descending score, each to the unmatched box of its class with the most overlap.
 
-    A match needs an overlap of `MIN_OVERLAP`. Any number of predictions may match a crowd box.
+    A match needs an overlap of `MIN_OVERLAP`. Any number of predictions may match a crowd box. A prediction with that
+    share of its area in an ignored region is not wrong.
     """
     sure = int((predicted.scores >= min_score).sum())
     weak = sure == 0
@@ -207,7 +219,15 @@ def match_predictions(
             if len(free) and free.max() >= MIN_OVERLAP:
                 found[int(np.argmax(free))] = right[at] = True
                 break
+        right[at] |= _is_in_region(predicted.corners[at], truth.regions)
     return BoxMatches(shown=shown, weak=weak, found=found, right=right)
+
+
+def _is_in_region(box: NDArray[np.float64], regions: NDArray[np.float64]) -> bool:
+    """Return whether enough of a box's area is inside one of the ignored regions [region, 4]."""
+    sides = np.minimum(box[2:], regions[:, 2:]) - np.maximum(box[:2], regions[:, :2])
+    own = float(np.prod(np.clip(box[2:] - box[:2], 0, None)))
+    return own > 0 and bool((np.prod(np.clip(sides, 0, None), axis=1) >= MIN_OVERLAP * own).any())
 
 
 def _overlaps_with(box: NDArray[np.float64], truth: ExampleBoxes) -> NDArray[np.float64]:
@@ -367,7 +387,10 @@ def _detection(facts: LabelFacts, example: RunExample, side: int) -> DrawnExampl
         **picture,
         alt=f"{alt} its annotated boxes: {counted}",
         caption=f"truth, {plural(len(names), 'box', 'boxes')}",
-        boxes=_placed_boxes(facts, truth, names, picture["size"], missed),
+        boxes=[
+            *lay_out_regions(truth.regions, picture["size"]),
+            *_placed_boxes(facts, truth, names, picture["size"], missed),
+        ],
     )
     right = ExamplePicture(
         **picture,

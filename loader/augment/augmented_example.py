@@ -130,15 +130,20 @@ class Frame:
 
 @dataclass(frozen=True, kw_only=True)
 class Objects:
-    """The objects that a view shows.
+    """The objects that a view shows, and its ignored regions, which are objects without a class.
+
+    Each augmentation moves regions like boxes. A region stays as long as the view shows some of it. Those of one
+    record follow its objects.
 
     Args:
-        boxes: float64 [n, 4], ymin, xmin, ymax, xmax, normalized to the view.
+        boxes: float64 [n, 4], ymin, xmin, ymax, xmax, normalized to the view; [n, 6] in volumes, with zmin and zmax
+            before the others.
         areas: float64 [n], in stored pixels².
         kept: int64 [n], indices of these objects in the record; partners' objects are numbered after the record's.
         masks: uint8 mask of each object, 0 and 1, on the image's grid; empty if masks are not needed.
         corners: float64 [n, 4, 2], y and x of the four corners of each object, normalized to the view and not clipped;
             None if neither the batch nor an augmentation needs them.
+        regions: bool, which of the record's objects, numbered as in `kept`, are ignored regions; None if none is.
     """
 
     boxes: NDArray[np.float64]
@@ -146,6 +151,12 @@ class Objects:
     kept: NDArray[np.int64]
     masks: tuple[SourceArray, ...] = ()
     corners: NDArray[np.float64] | None = None
+    regions: NDArray[np.bool_] | None = None
+
+    @property
+    def is_region(self) -> NDArray[np.bool_]:
+        """Return whether each of these objects is an ignored region, bool [n]."""
+        return np.zeros(len(self.kept), np.bool_) if self.regions is None else self.regions[self.kept]
 
     def crop(self, window: ArrayLike, minimum_visible: float) -> Objects:
         """Return the objects of which enough is inside a window, clipped to it; areas shrink with the boxes.
@@ -153,15 +164,18 @@ class Objects:
         Corners are not clipped.
 
         Args:
-            window: top, left, height and width, normalized to the view; [4], or [n, 4] for objects in several views.
-            minimum_visible: required share of a box's area, 0 to 1.
+            window: top, left, height and width, normalized to the view; [4], or [n, 4] for objects in several views; of
+                volumes [6] or [n, 6], with the first slice and the depth before each two.
+            minimum_visible: required share of a box's area or volume, 0 to 1.
         """
         from halofeed.prep.geometry.boxes import crop_boxes
 
         if not len(self.kept):
             return self
         # The tolerance keeps rounding from deciding about boxes that touch the window or are completely inside.
-        minimum = min(max(minimum_visible - _NOISE_SHARE, _NOISE_SHARE), 1.0)
+        minimum: Any = min(max(minimum_visible - _NOISE_SHARE, _NOISE_SHARE), 1.0)
+        if self.regions is not None:
+            minimum = np.where(self.is_region, _NOISE_SHARE, minimum)[:, None]
         windows = np.broadcast_to(np.asarray(window), self.boxes.shape)
         boxes, stays, areas = crop_boxes(self.boxes[:, None], self.areas[:, None], windows, minimum)
         masks = tuple(mask for mask, here in zip(self.masks, stays[:, 0].tolist(), strict=False) if here)
@@ -175,6 +189,7 @@ class Objects:
             kept=self.kept[stays[:, 0]],
             masks=masks,
             corners=corners,
+            regions=self.regions,
         )
 
     def placed(self, boxes: NDArray[np.float64], move: Callable[[NDArray[Any]], NDArray[Any]]) -> Objects:
@@ -182,8 +197,8 @@ class Objects:
         return replace(self, boxes=boxes, corners=None if self.corners is None else move(self.corners))
 
     def and_those(self, others: Objects) -> Objects:
-        """Return these objects followed by others of the same view."""
-        return Objects(
+        """Return these objects followed by others of the same view; all regions are last."""
+        joined = Objects(
             boxes=np.concatenate([self.boxes, others.boxes]),
             areas=np.concatenate([self.areas, others.areas]),
             kept=np.concatenate([self.kept, others.kept]),
@@ -191,7 +206,33 @@ class Objects:
             corners=None
             if self.corners is None or others.corners is None
             else np.concatenate([self.corners, others.corners]),
+            regions=_either(self.regions, others.regions),
         )
+        # Masks, which regions have none of, are in the order of the objects.
+        return joined if joined.regions is None else joined._regions_last()
+
+    def _regions_last(self) -> Objects:
+        order = np.argsort(self.is_region, kind="stable")
+        return replace(
+            self,
+            boxes=self.boxes[order],
+            areas=self.areas[order],
+            kept=self.kept[order],
+            corners=None if self.corners is None else self.corners[order],
+        )
+
+    def numbered_from(self, first: int) -> Objects:
+        """Return the objects of a record that follows others with `first` objects and regions in all."""
+        regions = None if self.regions is None else np.pad(self.regions, (first, 0))
+        return replace(self, kept=self.kept + first, regions=regions)
+
+
+def _either(one: NDArray[np.bool_] | None, other: NDArray[np.bool_] | None) -> NDArray[np.bool_] | None:
+    """Return which objects any of two records marks as regions; they may mark different numbers of objects."""
+    if one is None or other is None:
+        return other if one is None else one
+    count = max(len(one), len(other))
+    return np.asarray(np.pad(one, (0, count - len(one))) | np.pad(other, (0, count - len(other))))
 
 
 NO_OBJECTS = Objects(boxes=np.zeros((0, 4)), areas=np.zeros(0), kept=np.zeros(0, np.int64))
@@ -291,11 +332,12 @@ class Example:
 def to_view(boxes: NDArray[np.float32], stored: ArrayLike, picture: ArrayLike) -> NDArray[np.float64]:
     """Convert boxes normalized to the stored image to float64 [n, 4] normalized to the picture without its padding.
 
-    The boxes may be corners, [n, 8]. Both sizes are height and width, [2], or [n, 2] for boxes in several images. A
+    The boxes may be corners, [n, 8], or of volumes, [n, 6]. Both sizes are height and width, [2], or [n, 2] for boxes
+    in several images; of volumes the depth comes first. A
     side within float32's rounding error of a whole pixel is moved onto it: windows have whole pixels, and rounding must
     not decide whether a box is inside.
     """
-    points = boxes.shape[-1] // 2
+    points = boxes.shape[-1] // np.asarray(stored).shape[-1]
     sides, shown = (np.concatenate([size] * points, axis=-1) for size in map(np.asarray, (stored, picture)))
     pixels = boxes.astype(np.float64) * sides
     whole = np.rint(pixels)

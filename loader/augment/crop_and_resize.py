@@ -213,7 +213,9 @@ class RandomCropImage:
             return example
         shape = example.view.shape
         sides = np.array([*shape, *shape])
-        boxes = example.objects.boxes if len(example.objects.kept) else np.array([[0.0, 0.0, 1.0, 1.0]])
+        objects = example.objects
+        boxes = objects.boxes[~objects.is_region]
+        boxes = boxes if len(boxes) else np.array([[0.0, 0.0, 1.0, 1.0]])
         window = self.draw_window(shape, (boxes * sides).astype(np.int64), window_draws(uniform))
         if window is None:
             return example

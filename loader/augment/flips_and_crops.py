@@ -23,7 +23,7 @@ from halofeed.loader.augment.augmented_example import (
     check_share,
 )
 from halofeed.loader.augment.view import ImageShape, LabelArray, Ranges
-from halofeed.prep.geometry.boxes import flip_left_right, flip_up_down
+from halofeed.prep.geometry.boxes import flip_boxes, turn_boxes
 from halofeed.system.arguments import explains_fields
 from halofeed.system.errors import CorruptFileError, UsageError
 
@@ -211,10 +211,6 @@ def _starts(inside: tuple[int, int], window: int, size: int) -> tuple[int, int]:
     return (low, high - window) if fits else (max(0, high - window), min(low, size - window))
 
 
-_FLIP_BOXES = {WIDTH: flip_left_right, HEIGHT: flip_up_down}
-"""Flips of boxes, which only pictures have."""
-
-
 def _mirrored(points: NDArray[Any], axis: int) -> NDArray[Any]:
     """Mirror points [..., 2] (y, x) along an axis; their order stays."""
     mirrored = points.copy()
@@ -240,8 +236,8 @@ class _Flip:
         if uniform[0] >= self.probability:
             return example
         objects = example.objects
-        if len(objects.kept):  # volumes have no boxes, and `_FLIP_BOXES` no depth
-            boxes = _FLIP_BOXES[self.axis](objects.boxes)
+        if len(objects.kept):
+            boxes = flip_boxes(objects.boxes, self.axis)
             objects = objects.placed(boxes, partial(_mirrored, axis=self.axis))
         return replace(example, view=example.view.flip(self.axis), objects=objects)
 
@@ -250,7 +246,7 @@ class _Flip:
         windows.backwards[:, self.axis] ^= flips
         if len(objects.kept):
             chosen = flips[windows.object_rows, None]
-            boxes = np.where(chosen, _FLIP_BOXES[self.axis](objects.boxes), objects.boxes)
+            boxes = np.where(chosen, flip_boxes(objects.boxes, self.axis), objects.boxes)
 
             def mirrored(corners: NDArray[Any]) -> NDArray[Any]:
                 return np.where(chosen[..., None], _mirrored(corners, self.axis), corners)
@@ -316,8 +312,6 @@ class Rotate90:
         if uniform[0] >= self.probability:
             return example
         for _ in range(1 + int(uniform[1] * 3)):
-            # Counter-clockwise: swap y and x, then flip up and down.
-            boxes = flip_up_down(example.objects.boxes[:, [1, 0, 3, 2]])
-            objects = example.objects.placed(boxes, _turned)
+            objects = example.objects.placed(turn_boxes(example.objects.boxes), _turned)
             example = replace(example, view=example.view.turn(), objects=objects)
         return example

@@ -139,19 +139,21 @@ def _rotate_objects(
 ) -> Objects:
     if not len(objects.kept):
         return objects
-    size = np.array(shape, np.float64)
+    size, axes = np.array(shape, np.float64), len(shape)
 
     def move(points: NDArray[np.float64]) -> NDArray[np.float64]:
-        return np.asarray((points * size) @ matrix[:2, :2].T + matrix[:2, 2]) / size
+        return np.asarray((points * size) @ matrix[:axes, :axes].T + matrix[:axes, axes]) / size
 
-    boxes = _bounds(move(objects.boxes[:, [[0, 1], [0, 3], [2, 1], [2, 3]]]))
+    # Of pictures [[0, 1], [0, 3], [2, 1], [2, 3]]: the columns of each corner.
+    corners = list(itertools.product(*((axis, axis + axes) for axis in range(axes))))
+    boxes = _bounds(move(objects.boxes[:, corners]))
     if objects.corners is not None:
         boxes = _common_boxes(boxes, _bounds(move(objects.corners)))
-    return objects.placed(boxes, move).crop((0.0, 0.0, 1.0, 1.0), minimum_visible)
+    return objects.placed(boxes, move).crop((0.0,) * axes + (1.0,) * axes, minimum_visible)
 
 
 def _bounds(points: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the upright boxes [n, 4] around points [n, 4, 2]."""
+    """Return the upright boxes [n, 4] around points [n, 4, 2], or [n, 6] around points [n, 8, 3]."""
     return np.concatenate([points.min(axis=1), points.max(axis=1)], axis=1)
 
 

@@ -10,11 +10,12 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
-from typing import Any
+from typing import Any, TypeAlias
 
 from halofeed.prep.annotations.class_names import note_similar_classes
 from halofeed.prep.annotations.contract import (
     LayoutOptions,
+    Listing,
     attributes_of,
     rejected_example,
     sort_examples,
@@ -27,7 +28,7 @@ from halofeed.prep.annotations.picture_classes import gives_classes, settle_clas
 from halofeed.prep.annotations.resolve_boxes import resolve_boxes
 from halofeed.prep.annotations.suggest_layout import layout_hint
 from halofeed.prep.annotations.written_boxes import check_ignored_columns, declared_size, usable_boxes
-from halofeed.prep.sources.example import Box, SourceExample
+from halofeed.prep.sources.example import Box, SourceExample, frame_key
 from halofeed.prep.sources.file_names import is_image_name
 from halofeed.prep.sources.files import SourceFiles
 from halofeed.system.errors import AnnotationsError, SourceError
@@ -54,8 +55,11 @@ class FilePicture:
         classes: classes of the complete picture: tags, choices or flags.
         fault: error that makes the picture unusable.
         gsd_m: ground sample distance in meters per pixel; None without one.
+        frame: (name of a video, number of a frame from 0) to take if there is no file of the picture.
         optional: whether the picture is ignored if there is no such file.
+        companions: files that belong to the picture and are no pictures, such as masks.
         notes: remarks on how the file was read.
+        late_notes: function that returns remarks which depend on other files; it is called when all are read.
         attributes: keys of the picture's entry; some of them may name its group.
     """
 
@@ -69,9 +73,27 @@ class FilePicture:
     classes: Sequence[str] = ()
     fault: SourceError | None = None
     gsd_m: float | None = None
+    frame: tuple[str, int] | None = None
     optional: bool = False
+    companions: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    late_notes: Callable[[], tuple[str, ...]] = tuple
     attributes: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DocumentContent:
+    """Pictures of one annotation file, and the classes that it lists in their order."""
+
+    pictures: Iterable[FilePicture]
+    classes: Sequence[str] = ()
+
+
+Read: TypeAlias = Callable[[str, bytes], Iterable[FilePicture] | DocumentContent | None]
+"""Function that maps (path, content) to the pictures of one file; None if the file has another format.
+
+It raises SourceError for a damaged file.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,8 +105,9 @@ class DocumentFormat:
         summary: one line for the help text.
         extensions: extensions of its files.
         expected: what a file of this format has, for messages.
-        read: maps (path, content) to the pictures of one file; None if the file has another format. It raises
-            SourceError for a damaged file.
+        read: reads one file.
+        read_with: maps (annotations, options) to the function that reads one file, in place of `read`, for formats that
+            need other files of the source.
         box_of: maps (object, description, options) to a box, or None for an entry that means no object; it raises
             SourceError for an unusable object.
         of_one_picture: whether a file describes only one picture, so that a damaged file is a fault of that picture.
@@ -99,7 +122,8 @@ class DocumentFormat:
     summary: str
     extensions: tuple[str, ...]
     expected: str
-    read: Callable[[str, bytes], Iterable[FilePicture] | None]
+    read: Read = lambda path, data: None
+    read_with: Callable[[SourceFiles, LayoutOptions], Read] | None = None
     box_of: Callable[[Any, str, LayoutOptions], Box | None]
     of_one_picture: bool = False
     grid: str | None = None
@@ -119,11 +143,14 @@ def list_documents(
     images: SourceFiles,
     annotation_file: str | None,
     options: LayoutOptions,
-) -> Iterator[SourceExample]:
+) -> Listing:
     """Yield an example for every picture of the annotation files, every damaged file, and every other picture.
 
     Without splits in the files, a folder with a split's name is the split of its pictures if every annotated picture
     is in such a folder; otherwise all belong to `train`.
+
+    Returns:
+        The classes in the order of the files; None if no file lists them.
 
     Raises:
         AnnotationsError: no file has this format, or the only file is damaged.
@@ -131,7 +158,7 @@ def list_documents(
     check_ignored_columns(options, form.layout)
     index = ImageIndex(images, annotations.root)
     where = annotation_file or annotations.root
-    entries, faulty = _read_files(form, annotations, annotation_file)
+    entries, faulty, classes = _read_files(form, annotations, annotation_file, options)
     if not entries:
         raise _no_entries_error(form, annotations, annotation_file, faulty)
     listed = _list_entries(form, entries, index, options, where)
@@ -142,8 +169,11 @@ def list_documents(
     # A named file of one picture does not describe the others. A named file of many does, in the folders that it uses.
     if annotation_file is None or not form.of_one_picture:
         used = {one.source: one.split for one in listed}
-        listed += index.without_annotation(used.items, only_used_folders=annotation_file is not None)
+        companions = {path for _, picture in entries for path in picture.companions}
+        others = index.without_annotation(used.items, only_used_folders=annotation_file is not None)
+        listed += (one for one in others if one.source not in companions)
     yield from sort_examples(note_similar_classes([*listed, *faulty]))
+    return (lambda: dict(enumerate(classes))) if classes else None
 
 
 def _no_entries_error(
@@ -201,30 +231,35 @@ def _resolve(
 
 
 def _read_files(
-    form: DocumentFormat, annotations: SourceFiles, annotation_file: str | None
-) -> tuple[list[_Entry], list[SourceExample]]:
-    """Return the pictures of all files of this format, and an example for each damaged file."""
+    form: DocumentFormat, annotations: SourceFiles, annotation_file: str | None, options: LayoutOptions
+) -> tuple[list[_Entry], list[SourceExample], Sequence[str]]:
+    """Return the pictures of all files, an example for each damaged file, and the classes that files list."""
+    read = form.read if form.read_with is None else form.read_with(annotations, options)
     if annotation_file is not None:  # the user's word counts more than an extension
         paths = [annotation_file]
     else:
         paths = [path for path in annotations.sizes() if path.lower().endswith(form.extensions)]
     entries: list[_Entry] = []
     faulty: list[SourceExample] = []
+    classes: dict[str, None] = {}
     for path in paths:
         try:
-            entries += _read_file(form, annotations, path)
+            content = _read_file(form, read, annotations, path)
+            entries += ((path, one) for one in content.pictures)
+            classes |= dict.fromkeys(content.classes)
         except SourceError as error:
             split = splits_by_folders([path])[0]
             faulty.append(rejected_example(path, error.at(path).args, split))
-    return entries, faulty
+    return entries, faulty, tuple(classes)
 
 
-def _read_file(form: DocumentFormat, annotations: SourceFiles, path: str) -> list[_Entry]:
+def _read_file(form: DocumentFormat, read: Read, annotations: SourceFiles, path: str) -> DocumentContent:
     """Return the pictures of one file with their splits; raise SourceError if it is damaged."""
-    found = form.read(path, read_limited(annotations, path, "annotation file", _MAX_BYTES))
+    found = read(path, read_limited(annotations, path, "annotation file", _MAX_BYTES))
+    content = found if isinstance(found, DocumentContent) else DocumentContent(pictures=found or ())
     # The file of one picture has the picture's name, in which a word such as test does not mean a split.
     split = "" if form.of_one_picture else split_in_file_name(path) or ""
-    return [(path, replace(one, split=one.split or split)) for one in found or ()]
+    return replace(content, pictures=[replace(one, split=one.split or split) for one in content.pictures])
 
 
 def _with_images(
@@ -259,14 +294,47 @@ def _find_images(
     found = index.match({place: _query(one, stems) for place, one in enumerate(entries)})
     paths = [one.path for one in found.values() if isinstance(one, ImageMatch)]
     splits = dict(zip(paths, splits_by_folders(paths), strict=True))
+    videos = _videos(entries, found, index)
     for place, (file, picture) in enumerate(entries):
         image = found[place]
+        if isinstance(image, SourceError) and picture.frame is not None:
+            video = videos.get((file, picture.frame[0]))
+            if isinstance(video, ImageMatch):
+                yield file, _frame_example(file, picture, video.path, options), picture
+                continue
         if isinstance(image, ImageMatch):
             notes = _notes(form, picture, image, stems.get(picture.stem, ()))
             yield file, _example(file, picture, image.path, splits[image.path], notes, options), picture
         elif not picture.optional:
             # Frames of a CVAT track without an object are in the file by their numbers only, and may not be exported.
             yield file, _rejected(file, picture, image), picture
+
+
+def _videos(
+    entries: Sequence[_Entry], found: Mapping[int, ImageMatch | SourceError], index: ImageIndex
+) -> Mapping[tuple[str, str], ImageMatch | SourceError]:
+    """Return the videos of frames without a file, by the annotation file and the name that it writes."""
+    names = {
+        (file, picture.frame[0])
+        for place, (file, picture) in enumerate(entries)
+        if picture.frame is not None and isinstance(found[place], SourceError)
+    }
+    queries = {}
+    for file, name in names:
+        folder = posixpath.dirname(file)
+        places = ((folder,), (posixpath.join(folder, "images"), ""))
+        queries[file, name] = ImageQuery(name=name, places=places, beside=(folder,))
+    return index.match(queries)
+
+
+def _frame_example(file: str, picture: FilePicture, video: str, options: LayoutOptions) -> SourceExample:
+    """Return the example of a picture that is a frame of a video."""
+    assert picture.frame is not None
+    number = picture.frame[1]
+    split = picture.split or splits_by_folders([video])[0]
+    source = f"{video}//frame_{number:06d}.bmp"
+    example = _example(file, picture, source, split, picture.notes, options)
+    return replace(example, key=frame_key(video, number), video_frame=(video, number))
 
 
 def _rejected(file: str, picture: FilePicture, error: SourceError) -> SourceExample:
@@ -309,7 +377,7 @@ def _notes(
     elif name and name.casefold() != posixpath.basename(image.path).casefold():
         # Case is ignored, since Windows and macOS ignore it.
         unusual = _MISSING_NAME
-    return tuple(filter(None, (*picture.notes, image.note, unusual)))
+    return tuple(filter(None, (*picture.notes, *picture.late_notes(), image.note, unusual)))
 
 
 def _query(entry: _Entry, stems: Mapping[str, Sequence[str]]) -> ImageQuery:

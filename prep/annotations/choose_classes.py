@@ -12,11 +12,12 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from halofeed.prep.annotations.class_names import BACKGROUND, ClassChoice
+from halofeed.prep.annotations.resolve_boxes import sides_of
 from halofeed.prep.sources.example import SourceExample
 from halofeed.system.errors import AnnotationsError
 from halofeed.system.wording import plural
 
-Emptied = Literal["negative", "left-out"]
+Emptied = Literal["negative", "ignored", "left-out"]
 """What becomes of a picture that has objects or classes, and none of the chosen ones."""
 _MAX_SHOWN = 10
 
@@ -28,17 +29,20 @@ class ChosenCounts:
     Args:
         found: objects and classes of pictures by their class in the source.
         emptied: pictures whose objects or classes are all left out, and that stay as pictures without any.
+        ignored: pictures whose objects are all left out, and that stay with ignored regions in their place.
         left_out: such pictures that have no record.
     """
 
     found: Counter[str] = field(default_factory=Counter)
     emptied: int = 0
+    ignored: int = 0
     left_out: int = 0
 
     def add(self, later: ChosenCounts) -> None:
         """Add the counts of a later list."""
         self.found.update(later.found)
         self.emptied += later.emptied
+        self.ignored += later.ignored
         self.left_out += later.left_out
 
     def check(self, choice: ClassChoice, known: Iterable[str]) -> None:
@@ -84,6 +88,9 @@ class ChosenCounts:
             text += (
                 f"; {plural(self.emptied, one, many)} (--emptied-pictures left-out leaves such pictures out)"
             )
+        if self.ignored:
+            one, many = "picture has no other class and ignores", "pictures have no other class and ignore"
+            text += f"; {plural(self.ignored, one, many)} the places of these objects"
         return text
 
 
@@ -105,6 +112,8 @@ def chosen_order(choice: ClassChoice, names: Iterable[str]) -> list[str]:
     >>> chosen_order(ClassChoice.of((), ("bus=car",)), ["bus", "person", "car"])
     ['car', 'person']
     """
+    names = list(names)
+    choice = choice.with_names(names)
     targets = (chosen_class(choice, name) for name in names)
     return [*dict.fromkeys(choice.keep or (name for name in targets if name is not None))]
 
@@ -143,8 +152,13 @@ def _choose(
     chosen = _with_targets(example, targets)
     if chosen.classes or chosen.boxes:
         return chosen
+    # The objects may look like a chosen class, as a van like a car: they are no background and no object.
+    if example.boxes and emptied == "ignored":
+        counts.ignored += 1
+        regions = tuple(sides_of(box) for box in example.boxes)
+        return replace(chosen, ignored_regions=(*chosen.ignored_regions, *regions))
     # A picture of a single class has nothing else, where one with objects still shows what is no object.
-    if example.label is None and emptied == "negative":
+    if example.label is None and emptied != "left-out":
         counts.emptied += 1
         return chosen
     counts.left_out += 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final
@@ -161,6 +161,10 @@ class ClassChoice:
         renamed: (class of the source by name or value, class of the data set). Several source classes may become one.
             A class that becomes "background" is left out.
         dropped: classes of `renamed` that --drop-classes names.
+
+    In `keep` and `renamed`, a class of the source may be a pattern with * for any characters, in upper or lower case,
+    or the code of a segment or structure (`halofeed.prep.formats.dicom.mask_codes`). A name counts before a value, that
+    before a code, and that before a pattern.
     """
 
     keep: tuple[str, ...] = ()
@@ -190,6 +194,38 @@ class ClassChoice:
     @cached_property
     def _renamed(self) -> dict[str, str]:
         return dict(self.renamed)
+
+    @cached_property
+    def _patterns(self) -> list[tuple[re.Pattern[str], str]]:
+        """Patterns of `renamed`, in order, and the class of the data set of each."""
+        return [(_pattern(name), target) for name, target in self.renamed if "*" in name]
+
+    @cached_property
+    def _kept_patterns(self) -> list[re.Pattern[str]]:
+        return [_pattern(name) for name in self.keep if "*" in name]
+
+    def _keeps(self, name: str) -> bool:
+        return name in self.keep or any(pattern.fullmatch(name) for pattern in self._kept_patterns)
+
+    def written(self) -> tuple[str, ...]:
+        """Return what the user wrote for classes of the source: those to keep, and those to rename."""
+        return (*self.keep, *(name for name, _ in self.renamed))
+
+    def with_names(self, names: Iterable[str]) -> ClassChoice:
+        """Return the choice with the classes that its patterns keep in place of the patterns, sorted.
+
+        >>> ClassChoice(keep=("heart", "gtv*")).with_names(["GTV-2", "GTV-1", "heart", "lung"]).keep
+        ('heart', 'GTV-1', 'GTV-2')
+        """
+        if not self._kept_patterns:
+            return self
+        targets = sort_class_names(target for name in names if (target := self.target(name)) is not None)
+        kept: dict[str, None] = {}
+        for one in self.keep:
+            pattern = _pattern(one)
+            is_name = one in targets or "*" not in one
+            kept |= dict.fromkeys([one] if is_name else filter(pattern.fullmatch, targets))
+        return replace(self, keep=tuple(kept))
 
     def __bool__(self) -> bool:
         return bool(self.keep or self.renamed)
@@ -234,21 +270,31 @@ class ClassChoice:
             options = "--map-classes and --drop-classes" if self.dropped & {*twice} else "--map-classes"
             yield f"{options}: {', '.join(twice)} comes twice; say once what becomes of it"
 
-    def target(self, name: str, value: int | None = None) -> str | None:
+    def target(self, name: str, value: int | None = None, codes: Sequence[str] = ()) -> str | None:
         """Return the data set class of a source class; None if the choice leaves it out.
+
+        Args:
+            name: name of the class.
+            value: its value, if voxels have it.
+            codes: its codes, the most specific first.
 
         >>> choice = ClassChoice(keep=("kidney",), renamed=(("left", "kidney"), ("7", "kidney")))
         >>> [choice.target("left"), choice.target("right", 7), choice.target("liver")]
         ['kidney', 'kidney', None]
         """
         renamed = self._renamed
-        found = renamed.get(name, name if value is None else renamed.get(str(value), name))
-        # With --classes only the named classes stay; the rest is background.
-        if found == BACKGROUND or (self.keep and found not in self.keep):
+        written = (name, *(() if value is None else (str(value),)), *codes)
+        found = next((renamed[one] for one in written if one in renamed), None)
+        if found is None:
+            found = next((target for pattern, target in self._patterns if pattern.fullmatch(name)), name)
+        if found == BACKGROUND:
             return None
-        return found
+        # With --classes only the named classes stay; the rest is background.
+        if not self.keep or self._keeps(found):
+            return found
+        return next((code for code in codes if code in self.keep), None)
 
-    def takes(self, name: str) -> bool:
+    def takes(self, name: str, codes: Sequence[str] = ()) -> bool:
         """Return whether the choice keeps a named class of a label file.
 
         Raises:
@@ -259,7 +305,7 @@ class ClassChoice:
         >>> choice.takes("tumor"), choice.takes("Tumor"), choice.takes("liver")
         (True, False, False)
         """
-        if self.target(name) is not None:
+        if self.target(name, None, codes) is not None:
             return True
         renamed = self._renamed
         # A named class that no option mentions is left out, which would be silent for "Kidney" beside "kidney".
@@ -295,13 +341,22 @@ class ClassChoice:
             )
 
         existing = frozenset(names)
-        if unknown := [name for name, _ in self.renamed if name not in existing]:
+        if unknown := [name for name, _ in self.renamed if not _is_among(name, existing)]:
             option = "--drop-classes" if self.dropped.issuperset(unknown) else "--map-classes"
             raise AnnotationsError(message(option, unknown))
         targets = {target for target in map(self.target, names) if target is not None}
         # A kept class may be the target of a renaming, so the names after it count.
-        if absent := [name for name in self.keep if name not in targets]:
+        if absent := [name for name in self.keep if not _is_among(name, targets)]:
             raise AnnotationsError(message("--classes", absent))
+
+
+def _pattern(written: str) -> re.Pattern[str]:
+    return re.compile(".*".join(map(re.escape, written.split("*"))), re.IGNORECASE | re.DOTALL)
+
+
+def _is_among(written: str, names: Set[str]) -> bool:
+    """Return whether a name is one of some names, or a pattern that one of them fits."""
+    return written in names or ("*" in written and any(map(_pattern(written).fullmatch, names)))
 
 
 def normalize_class_name(name: str) -> str:

@@ -9,6 +9,8 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import chain
+from types import MappingProxyType
 from typing import Any
 
 from halofeed.system.errors import AnnotationsError
@@ -20,7 +22,17 @@ BOX_FORMS = ("auto", "corners", "corner-size", "center-size")
 SPELLINGS: Mapping[str, tuple[tuple[str, ...], ...]] = {
     "filename": (
         ("filename",),
-        ("filepath", "imagepath", "imgpath", "imagename", "imgname", "imagefile", "imgfile", "imagefilename"),
+        (
+            "filepath",
+            "imagepath",
+            "imgpath",
+            "imagename",
+            "imgname",
+            "imagefile",
+            "imgfile",
+            "imagefilename",
+            "imagefilepath",
+        ),
         ("file", "path", "img"),
         ("imageid", "imgid"),
     ),
@@ -45,9 +57,17 @@ SPELLINGS: Mapping[str, tuple[tuple[str, ...], ...]] = {
     "truncated": (("truncated",), ("istruncated",)),
     "occluded": (("occluded",), ("isoccluded",)),
     "group_of": (("groupof",), ("isgroupof",)),
+    "ignored": (("ignored",), ("isignored",)),
     "corners": (("corners",),),
     "mask": (("instancerle",),),
 }
+_FILE_NAMES = (*SPELLINGS["filename"], ("image",))
+LABEL_NAMES = frozenset(
+    (*chain(*SPELLINGS["class"]), "labelpath", "labelfile", "mask", "maskpath", "segmentation", "seg")
+)
+"""Spellings of classes and of label images."""
+FILE_NAMES = frozenset(chain(*_FILE_NAMES))
+"""Spellings of the name of a picture's file."""
 # Spellings of the parts of a box that is not written as two corners, in ranks.
 _SIZES = {
     "w": (("w", "boxw", "bboxw", "boxwidth", "bboxwidth"), ("width",)),
@@ -66,6 +86,18 @@ _CENTER_SIZE: Mapping[str, tuple[tuple[str, ...], ...]] = {
 _SIDES_OF_FORM = {"corner-size": _CORNER_SIZE, "center-size": _CENTER_SIZE}
 _LIST_OF_SIZE = "bboxxywh"
 _LISTS = ("bbox", "box", "boundingbox", _LIST_OF_SIZE)
+_BOX_COLUMNS = (CORNERS, ("x", "y", "w", "h"), ("bbox",))
+"""Columns that are a box together: two corners, a place and a size, or one list."""
+_SPELLINGS_OF_BOXES: Mapping[str, frozenset[str]] = {
+    **{side: frozenset(chain(*SPELLINGS[side])) for side in CORNERS},
+    **{side: frozenset(chain(*_CORNER_SIZE[side], *_CENTER_SIZE[side])) for side in "xy"},
+    # A column called width is the picture's, unless nothing else is the box's.
+    **{side: frozenset(_SIZES[side][0]) for side in "wh"},
+    "bbox": frozenset(_LISTS),
+}
+"""Spellings of each column of a box that the user may name."""
+_TITLES = {"image": "filename", "label": "class"}
+"""Columns of tables of pictures that `--column` calls otherwise."""
 _GEOMETRY = re.compile(
     r"[xywh]|[xy]\d+|[xy](min|max|tl|br|c|center|centre|mid)|(c|min|max|center|centre)[xy]|left|top|right|bottom"
     r"|b?box(es)?([xywh]\d?|width|height|xmin|ymin|xmax|ymax)?|boundingbox(es)?|rect(angles?)?|roi|points?|polygons?"
@@ -109,7 +141,12 @@ class ColumnMapping:
 
 
 def read_columns(
-    name: str, header: Sequence[str], boxes: bool | None, form: str = "auto", ignored: Sequence[str] = ()
+    name: str,
+    header: Sequence[str],
+    boxes: bool | None,
+    form: str = "auto",
+    ignored: Sequence[str] = (),
+    stated: Mapping[str, str] = MappingProxyType({}),
 ) -> ColumnMapping:
     """Return the meaning of the columns of a table.
 
@@ -119,6 +156,7 @@ def read_columns(
         boxes: whether the task needs boxes; None reads boxes if the table has any.
         form: one of FORMS.
         ignored: columns to ignore.
+        stated: column of each meaning that the user names, see `stated_columns`.
 
     Raises:
         AnnotationsError: two columns have the same meaning, the form of a box is ambiguous, or an unread column looks
@@ -127,21 +165,58 @@ def read_columns(
     >>> mapping = read_columns("t.csv", ["File Name", "label", "x1", "y1", "x2", "y2", "color"], None)
     >>> mapping.columns["filename"], mapping.columns["xmax"], mapping.form, mapping.unread
     ('File Name', 'x2', '', ('color',))
+    >>> read_columns("t.csv", ["isic_id", "label", "kind"], None, stated={"image": "isic_id", "label": "kind"}).columns
+    {'filename': 'isic_id', 'class': 'kind'}
     """
-    remaining = _remove_ignored(header, ignored)
-    spellings = _spellings_for(remaining, boxes)
-    box_form, box = ("", ()) if boxes is False else _find_box(name, remaining, form)
+    named = {_TITLES.get(meaning, meaning): column for meaning, column in stated.items()}
+    titles = _titles(_remove_ignored(header, ignored), named, {**SPELLINGS, "filename": _FILE_NAMES})
+    spellings = _spellings_for(list(titles), boxes, says_class="class" in named)
+    box_form, box = ("", ()) if boxes is False else _find_box(name, list(titles), form)
     if box:  # titles such as left and xmin then mean x of the box, and no corner
         spellings = {key: ranks for key, ranks in spellings.items() if key not in CORNERS}
-    mapping = match_columns(name, header, spellings, (*ignored, *box))
-    unread = tuple(column for column in mapping.unread if column not in box)
+    found = _match(name, [title for title in titles if title not in box], spellings)
     # Classification reads no boxes, and another message covers a table without filename and class.
-    if boxes is not False and {"filename", "class"} <= mapping.columns.keys():
-        _refuse_unread_geometry(name, [column for column in unread if column in remaining])
-    return replace(mapping, form=box_form, box=box, unread=unread)
+    if boxes is not False and {"filename", "class"} <= found.keys():
+        unread = [title for title in titles if title not in box and title not in found.values()]
+        _refuse_unread_geometry(name, [titles[title] for title in unread if is_geometry(title)])
+    mapping = _as_written(header, found, titles)
+    written_box = tuple(titles[title] for title in box)
+    unread_columns = tuple(column for column in mapping.unread if column not in written_box)
+    return replace(mapping, form=box_form, box=written_box, unread=unread_columns)
 
 
-def _spellings_for(header: Sequence[str], boxes: bool | None) -> dict[str, tuple[tuple[str, ...], ...]]:
+def _titles(
+    header: Sequence[str], named: Mapping[str, str], spellings: Mapping[str, Sequence[Sequence[str]]]
+) -> dict[str, str]:
+    """Return the columns by the titles under which their meanings are found.
+
+    A column that the user names has the title of its meaning. Others that could have this meaning are left out.
+    """
+    if not named:
+        return {column: column for column in header}
+    taken = {spelling for title in named for spelling in chain(*spellings.get(title, ()))}
+    taken |= _spellings_of_other_boxes(named)
+    chosen = set(named.values())
+    others = (column for column in header if column not in chosen and normalize_name(column) not in taken)
+    return {**named, **{column: column for column in others}}
+
+
+def _spellings_of_other_boxes(named: Mapping[str, str]) -> set[str]:
+    """Return the spellings of columns of boxes that a table with these named columns does not mean."""
+    taken: set[str] = set()
+    for together in _BOX_COLUMNS:
+        own = [title for title in together if title in named]
+        if own:
+            others = chain(*(columns for columns in _BOX_COLUMNS if columns is not together))
+            taken |= set().union(*(_SPELLINGS_OF_BOXES[title] for title in (*others, *own)))
+            # One side is named, and the others have their usual titles.
+            taken -= set().union(*(_SPELLINGS_OF_BOXES[title] for title in together if title not in own))
+    return taken
+
+
+def _spellings_for(
+    header: Sequence[str], boxes: bool | None, *, says_class: bool
+) -> dict[str, tuple[tuple[str, ...], ...]]:
     """Return the spellings of the columns in a table with this header; see `read_columns`."""
     spellings = dict(SPELLINGS)
     normalized = {normalize_name(column) for column in header}
@@ -149,15 +224,17 @@ def _spellings_for(header: Sequence[str], boxes: bool | None) -> dict[str, tuple
     if {"x0", "y0", "x1", "y1"} <= normalized and not {"x2", "y2"} & normalized:
         for side, low, high in (("x", "x0", "x1"), ("y", "y0", "y1")):
             spellings[f"{side}min"], spellings[f"{side}max"] = ((low,),), ((high,),)
-    # image,label may be a table of label images: the word means the file only if the task or a box says what is read.
-    if boxes is not None or any(map(is_geometry, header)):
-        spellings["filename"] = (*spellings["filename"], ("image",))
+    # image,label may be a table of label images: the word means the file only if the task or a box says what is read,
+    # or if there is neither a label nor a class, as in a table with a column for each class, or the user names that.
+    has_label = bool(normalized & LABEL_NAMES) and not says_class
+    if boxes is not None or any(map(is_geometry, header)) or not has_label:
+        spellings["filename"] = _FILE_NAMES
     return spellings
 
 
-def _refuse_unread_geometry(name: str, unread: Sequence[str]) -> None:
+def _refuse_unread_geometry(name: str, found: Sequence[str]) -> None:
     """Refuse to leave a column of boxes or outlines unread: the pictures would become pictures of a class."""
-    if found := [column for column in unread if is_geometry(column)]:
+    if found:
         raise AnnotationsError(
             f"{name}: column {', '.join(found)} would not be read, and may hold boxes or outlines; expected "
             "xmin,ymin,xmax,ymax, or state with --box-form how a box is written in x,y,w,h or bbox (corners, "
@@ -170,13 +247,26 @@ def match_columns(
     header: Sequence[str],
     spellings: Mapping[str, Sequence[Sequence[str]]],
     ignored: Sequence[str] = (),
+    stated: Mapping[str, str] = MappingProxyType({}),
 ) -> ColumnMapping:
-    """Return the meaning of the columns by their spellings only; see `read_columns`."""
-    remaining = _remove_ignored(header, ignored)
-    chosen = {known: _find_column(name, remaining, ranks, known) for known, ranks in spellings.items()}
-    columns = {known: column for known, column in chosen.items() if column is not None}
-    unread = tuple(column for column in header if column not in columns.values())
-    return ColumnMapping(columns=columns, unread=unread)
+    """Return the meaning of the columns by their spellings, and by what the user states; see `read_columns`."""
+    titles = _titles(_remove_ignored(header, ignored), stated, spellings)
+    return _as_written(header, _match(name, list(titles), spellings), titles)
+
+
+def _match(
+    name: str, titles: Sequence[str], spellings: Mapping[str, Sequence[Sequence[str]]]
+) -> dict[str, str]:
+    """Return the title of each known column that a table has."""
+    chosen = {known: _find_column(name, titles, ranks, known) for known, ranks in spellings.items()}
+    return {known: title for known, title in chosen.items() if title is not None}
+
+
+def _as_written(header: Sequence[str], found: Mapping[str, str], titles: Mapping[str, str]) -> ColumnMapping:
+    columns = {known: titles[title] for known, title in found.items()}
+    return ColumnMapping(
+        columns=columns, unread=tuple(column for column in header if column not in columns.values())
+    )
 
 
 def _remove_ignored(header: Sequence[str], ignored: Sequence[str]) -> list[str]:

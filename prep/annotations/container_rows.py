@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import posixpath
+import shlex
 import tarfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,12 +16,14 @@ from typing import Any, TypeVar
 
 from halofeed.prep.annotations.columns import SPELLINGS, normalize_name
 from halofeed.prep.annotations.contract import LayoutOptions
+from halofeed.prep.annotations.stated_columns import check_stated, parse_columns, single_columns
 from halofeed.prep.sources.containers import describe_member, member_name, open_container
 from halofeed.prep.sources.file_names import is_image_name
 from halofeed.prep.sources.files import SourceFiles
 from halofeed.prep.sources.parquet import MAX_GROUP_BYTES, open_parquet, unreadable_parquet
 from halofeed.schemas.bounded_json import parse_json
 from halofeed.system.errors import AnnotationsError, SourceError
+from halofeed.system.wording import did_you_mean
 
 FAULT = "//fault"
 """Key of (reason, detail) in a row whose picture is rejected. No column of a file has a name with this meaning."""
@@ -45,13 +48,20 @@ def picture_row(
     >>> picture_row({"filename": "a.jpg", "class": 3}, "a.tar//b@0+1-00000000.jpg", None, LayoutOptions())
     {'file_name': 'a.tar//b@0+1-00000000.jpg', 'written_filename': 'a.jpg', 'class': 3}
     """
-    # Tables of segmentation call their columns image and label, those of pictures file_name, see `columns`.
+    stated = single_columns(parse_columns(options.column))
+    # Tables of segmentation call their columns image and label, those of pictures file_name, see `columns`. A column
+    # that the user names keeps its name, by which the table is read.
     if options.wants_label_images:
-        taken, found = {"image", "label", *SPELLINGS["filename"][0]}, {"image": picture, "label": label}
+        taken = {"image", "label", *SPELLINGS["filename"][0]}
+        found = {stated.get("image", "image"): picture, stated.get("label", "label"): label}
     else:
-        taken, found = {*SPELLINGS["filename"][0]}, {"file_name": picture}
-    own = {f"written_{key}" if normalize_name(key) in taken else key: value for key, value in row.items()}
-    return {**found, **own}
+        taken, found = {*SPELLINGS["filename"][0]}, {stated.get("image", "file_name"): picture}
+    kept = {*stated.values(), *found}
+    own = {
+        f"written_{key}" if normalize_name(key) in taken and key not in kept else key: value
+        for key, value in row.items()
+    }
+    return {**own, **found} if stated else {**found, **own}
 
 
 def faulty_row(container: str, name: str, reason: str, detail: str) -> ContainerRow:
@@ -96,18 +106,26 @@ def choose_picture(container: str, names: Sequence[str], options: LayoutOptions)
     ('image', 'annotation')
     """
     found = f"{container}: it holds pictures in {', '.join(names) or 'no column'}"
-    picture = only_or_usual(names, lambda name: normalize_name(name) in _PICTURE_NAMES)
+    stated = single_columns(parse_columns(options.column))
+    of_pictures = ("image", "label") if options.wants_label_images else ("image",)
+    check_stated(container, names, {one: (stated[one],) for one in of_pictures if one in stated})
+    picture = stated.get("image") or only_or_usual(names, lambda name: normalize_name(name) in _PICTURE_NAMES)
     if picture is None:
-        raise AnnotationsError(
-            f"{found}; expected one called image: rename the column that holds the pictures"
-        )
+        raise AnnotationsError(f"{found}; expected one called image: {_name_it('image', names)}")
     if not options.wants_label_images:
         return picture, None
     others = [one for one in names if one != picture]
-    label = only_or_usual(others, lambda name: normalize_name(name) in _LABEL_NAMES)
+    label = stated.get("label") or only_or_usual(others, lambda name: normalize_name(name) in _LABEL_NAMES)
     if label is None:
-        raise AnnotationsError(f"{found}; expected one called label for the label images: rename that column")
+        fix = _name_it("label", others)
+        raise AnnotationsError(f"{found}; expected one called label for the label images: {fix}")
     return picture, label
+
+
+def _name_it(meaning: str, names: Sequence[str]) -> str:
+    """Return how to name the column with a meaning."""
+    first = f"name it, such as {shlex.join(['--column', f'{meaning}={names[0]}'])}, or " if names else ""
+    return f"{first}rename that column"
 
 
 def only_or_usual(found: Sequence[T], is_usual: Callable[[T], bool]) -> T | None:
@@ -138,9 +156,28 @@ def parquet_rows(files: SourceFiles, name: str, options: LayoutOptions) -> Itera
         AnnotationsError: the file is damaged; the bytes of pictures are inside lists; or a row group is too large.
     """
     file = open_parquet(files, name)
+    columns = _picture_columns(file, name, _features(file))
+    chosen = choose_picture(name, list(columns), options) if columns else None
+    for values, found in parquet_records(files, name):
+        # Parquet files without bytes of pictures name files; their rows stay as they are.
+        if chosen is None:
+            yield values
+            continue
+        picture, label = chosen
+        others = {column: path for column, path in found.items() if column not in chosen}
+        label_path = found[label] if label else None
+        yield picture_row({**values, **others}, found[picture] or "", label_path, options)
+
+
+def parquet_records(files: SourceFiles, name: str) -> Iterator[tuple[ContainerRow, Mapping[str, str | None]]]:
+    """Yield the values of each row of a Parquet file, and the path of the picture in each column with pictures.
+
+    Raises:
+        AnnotationsError: as for `parquet_rows`.
+    """
+    file = open_parquet(files, name)
     features = _features(file)
     columns = _picture_columns(file, name, features)
-    chosen = choose_picture(name, list(columns), options) if columns else None
     _check_groups(file, name, columns)
     row = 0
     try:
@@ -151,21 +188,20 @@ def parquet_rows(files: SourceFiles, name: str, options: LayoutOptions) -> Itera
                     column: _member_path(name, values.pop(column), row, leaf)
                     for column, leaf in columns.items()
                 }
-                # Parquet files without bytes of pictures name files; their rows stay as they are.
-                if chosen is not None:
-                    picture, label = chosen
-                    values |= {column: path for column, path in found.items() if column not in chosen}
-                    label_path = found[label] if label else None
-                    values = picture_row(values, found[picture] or "", label_path, options)
-                yield values
+                yield values, found
                 row += 1
     except (OSError, ValueError) as error:  # pyarrow's errors are subclasses of these
         raise unreadable_parquet(name, error) from error
 
 
-def parquet_class_names(files: SourceFiles, name: str) -> tuple[str, ...]:
-    """Return the names of the one feature ClassLabel of a Parquet file in their order; () for none or several."""
-    found = set(_class_names(_features(open_parquet(files, name))))
+def parquet_class_names(files: SourceFiles, name: str, column: str | None = None) -> tuple[str, ...]:
+    """Return the names of the one feature ClassLabel of a Parquet file in their order; () for none or several.
+
+    Args:
+        column: column of which the names are; None for any.
+    """
+    features = _features(open_parquet(files, name))
+    found = set(_class_names(features if column is None else features.get(column)))
     return next(iter(found)) if len(found) == 1 else ()
 
 
@@ -415,6 +451,8 @@ def _check_member(info: tarfile.TarInfo, extension: str) -> None:
 
 def _sample_row(sample: _Sample, options: LayoutOptions) -> ContainerRow:
     """Return the row of a sample; raise SourceError if it has not exactly one picture."""
+    if stated := _stated_members(sample, options):
+        return picture_row(_columns_of_sample(sample), *stated, options)
     labels = {one: path for one, path in sample.pictures.items() if _LABEL_WORDS & set(one.split("."))}
     pictures = {one: path for one, path in sample.pictures.items() if one not in labels}
     # 0001.jpg is the picture beside 0001.depth.png.
@@ -427,6 +465,28 @@ def _sample_row(sample: _Sample, options: LayoutOptions) -> ContainerRow:
         raise SourceError("annotation", "sample has several label images", f"its members are {found}")
     (picture,), label = plain.values(), next(iter(labels.values()), None)
     return picture_row(_columns_of_sample(sample), picture, label, options)
+
+
+def _stated_members(sample: _Sample, options: LayoutOptions) -> tuple[str, str | None] | None:
+    """Return the picture of a sample, and its label image, by the extensions that the user names; None without such.
+
+    Raises:
+        SourceError: the sample has no such member.
+    """
+    stated = single_columns(parse_columns(options.column))
+    if "image" not in stated:
+        return None
+    wanted = ["image", *(["label"] if options.wants_label_images and "label" in stated else [])]
+    for meaning in wanted:
+        if stated[meaning].lower() not in sample.pictures:
+            found = ", ".join((*sample.pictures, *sample.texts, *sample.others))
+            near = did_you_mean(stated[meaning], sample.pictures)
+            detail = f"--column {meaning}={stated[meaning]}: {near}its members are {found}"
+            raise SourceError("annotation", "sample has no member of this extension", detail)
+    picture, *labels = (sample.pictures[stated[meaning].lower()] for meaning in wanted)
+    found_labels = {one: path for one, path in sample.pictures.items() if _LABEL_WORDS & set(one.split("."))}
+    label = labels[0] if labels else next(iter(found_labels.values()), None)
+    return picture, label if options.wants_label_images else None
 
 
 def _columns_of_sample(sample: _Sample) -> dict[str, Any]:

@@ -7,7 +7,7 @@ example. A fault that affects the complete source raises AnnotationsError.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Container, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
@@ -69,8 +69,12 @@ class LayoutOptions:
     task: str | None = None
     box_origin: int | None = None
     box_units: str = "auto"
+    scan_box_units: str = "auto"
+    min_readers: int = 1
     box_form: str = "auto"
     ignore_columns: tuple[str, ...] = ()
+    column: tuple[str, ...] = ()
+    class_marks: tuple[str, ...] = ()
     annotation_grid: str = "auto"
     image_sets: tuple[str, ...] = ()
     voc_images: str = "auto"
@@ -82,14 +86,18 @@ class LayoutOptions:
     oriented_boxes: str = "upright"
     class_property: str | None = None
     one_class: str | None = None
+    person_box: str = "full"
     coordinates: str = "auto"
     empty_classes: tuple[str, ...] = ()
+    run_lengths: str = "auto"
+    frame_stride: int | None = None
     takes: Callable[[str], bool] = is_image_name
     takes_scan: Callable[[str], bool] = is_scan_name
     source_splits: bool = True
     needs_groups: bool = False
     group_column: str | None = None
     split_folders: bool | None = None
+    fit: str = "crop-or-pad"
     folders_are_classes: bool = False
     image_pattern: str | None = None
     label_pattern: str | None = None
@@ -201,13 +209,17 @@ class Layout:
         keeps: additional object fields that it can read, from `halofeed.schemas.tasks.OPTIONAL_ATTRIBUTES`.
         label_values: segmentation: maps (annotations, images, annotation_file, options) to the class name of each
             value in a label volume; 0 is the background, with or without a name.
+        default_task: task of pictures if the user names none; None if what the annotations hold decides.
         unlabeled: segmentation: value of pixels without a class, which are ignored; None if all pixels have one.
+        ignored_values: segmentation: maps the arguments of `label_values` to the named values that are no classes
+            unless the user chooses them.
         channel_names: segmentation: maps (annotations, annotation_file) to the channel names of an image, such as
             ("CT",).
         regions: segmentation: maps (annotations, annotation_file) to the values of each class, if a class has several
             values or shares one; otherwise returns {}.
         takes_clips: whether its images can be clips.
         takes_volumes: whether its images for segmentation can be volumes.
+        takes_scan_boxes: whether its boxes are in volumes; those of other layouts are in pictures.
         has_containers: whether it reads container files, whose class numbers --label-map may name.
         in_parts: functions that list it in parts, with the same examples as `list_references`.
     """
@@ -222,11 +234,16 @@ class Layout:
     label_values: (
         Callable[[SourceFiles, SourceFiles, str | None, LayoutOptions], Mapping[int, str]] | None
     ) = None
+    default_task: str | None = None
     unlabeled: int | None = None
+    ignored_values: (
+        Callable[[SourceFiles, SourceFiles, str | None, LayoutOptions], Collection[int]] | None
+    ) = None
     channel_names: Callable[[SourceFiles, str | None], tuple[str, ...]] | None = None
     regions: Callable[[SourceFiles, str | None], Mapping[str, tuple[int, ...]]] | None = None
     takes_clips: bool = False
     takes_volumes: bool = True
+    takes_scan_boxes: bool = False
     has_containers: bool = False
     in_parts: PartwiseListing | None = None
 
@@ -370,7 +387,7 @@ def _is_plain(example: SourceExample) -> bool:
         and example.split.isascii()
         and (example.label or "").isascii()
         and (example.group or "").isascii()
-        and not (example.boxes or example.labels or example.mask or example.class_masks)
+        and not (example.boxes or example.labels or example.mask or example.class_masks or example.class_runs)
         and not (example.members or example.channels or example.more_masks)
         and not (example.problem or example.notes or example.bad_objects)
     )
@@ -403,6 +420,8 @@ def _texts(example: SourceExample) -> Iterator[tuple[str, str]]:
         yield "group", example.group
     for label in (*example.classes, *(box.label for box in example.boxes or ())):
         yield "class", label
+    for name, _ in example.class_runs or ():
+        yield "class", name
     for name, path in example.class_masks:
         yield "class", name
         yield "file name", path

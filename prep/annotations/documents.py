@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 from xml.etree import ElementTree
 
@@ -30,6 +30,30 @@ def parse_json_document(data: bytes) -> Any:
         return parse_json(data.removeprefix(b"\xef\xbb\xbf"), _MAX_VALUES, finite=False)
     except ValueError as error:
         raise SourceError("annotation", "malformed JSON", str(error)) from error
+
+
+def as_mapping(value: object) -> Mapping[str, Any]:
+    """Return a JSON object; {} for anything else."""
+    return value if isinstance(value, dict) else {}
+
+
+def as_list(value: object) -> list[Any]:
+    """Return a JSON list; [] for anything else."""
+    return value if isinstance(value, list) else []
+
+
+def parse_json_lines(data: bytes) -> Iterator[tuple[int, Any]]:
+    """Yield the number and the document of each line that is not blank; raise SourceError for a damaged one.
+
+    >>> list(parse_json_lines(b'{"a": 1}\\n\\n[2]'))
+    [(1, {'a': 1}), (3, [2])]
+    """
+    for number, line in enumerate(data.splitlines(), start=1):
+        if line.strip():
+            try:
+                yield number, parse_json_document(line)
+            except SourceError as error:
+                raise error.at(f"line {number}") from error
 
 
 class _DoctypeRefusingBuilder(ElementTree.TreeBuilder):

@@ -80,6 +80,15 @@ def read_heads(files: ListedFiles, paths: Iterable[str], *extensions: str) -> It
             continue
 
 
+def is_datalist(text: str) -> bool:
+    """Return whether the beginning of a JSON document is that of a datalist, which MONAI and the Decathlon have.
+
+    >>> is_datalist('{"training": [{"image": "a.nii.gz", "label": "b.nii.gz", "fold": 0}, {"ima')
+    True
+    """
+    return "training[].image" in json_keys(text)
+
+
 def json_keys(text: str) -> set[str]:
     """Return the paths of the keys in the beginning of a JSON document, such as "images[].id", three levels deep.
 

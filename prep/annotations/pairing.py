@@ -10,7 +10,7 @@ from halofeed.prep.annotations.class_names import sort_class_names
 from halofeed.prep.annotations.contract import LayoutOptions, is_split_name, rejected_example, sort_examples
 from halofeed.prep.annotations.patterns import PatternPair
 from halofeed.prep.sources.example import SourceExample
-from halofeed.prep.sources.file_names import iterate_scans, missing_part
+from halofeed.prep.sources.file_names import DICOM_EXTENSIONS, iterate_scans, missing_part
 from halofeed.system.errors import AnnotationsError, Problem
 
 CHANNEL_LEFT_OUT: Problem = ("selection", "channel is left out by --channel-order", "")
@@ -22,6 +22,10 @@ NO_LABEL: Problem = (
     "--missing-masks prediction keeps it without one, in a split for prediction",
 )
 NO_IMAGE: Problem = ("annotation", "label has no image", "delete it, or add the image")
+MERGE_ADVICE = (
+    "--several-masks merge takes them together if they show different structures, majority or staple makes one label "
+    "of several readings"
+)
 NEITHER: Problem = ("selection", "file is neither image nor label by its name", "")
 
 
@@ -80,7 +84,7 @@ def pair_up(
     missing_masks: str,
     has_no_label: Callable[[PairKey], bool] = lambda key: False,
     several_masks: str | None = None,
-    several_fix: str = "--several-masks merge takes them together",
+    several_fix: str = MERGE_ADVICE,
 ) -> list[SourceExample]:
     """Return one example for each image, and one for each label without an image, sorted by source.
 
@@ -96,8 +100,8 @@ def pair_up(
         several_fix: advice for an image with several labels.
     """
     labels_by_key = _by_key(labels)
-    fixes = {None: "", "merge": None}
-    fix = fixes.get(several_masks, f"; {several_fix}")
+    fixes = {None: "", "refuse": f"; {several_fix}"}
+    fix = fixes.get(several_masks)
     examples = []
     for key, found in _by_key(images).items():
         masks = sorted(labels_by_key.pop(key, []), key=lambda label: label.path)
@@ -269,20 +273,21 @@ def target_classes(names: Iterable[str], root: str, options: LayoutOptions) -> M
     targets = {name: target for name in names if (target := choice.target(name)) is not None}
     present = ", ".join(names[:20])
     # A class without any mask would be in the manifest and in no record.
-    if missing := [name for name in options.classes if name not in targets.values()]:
+    kept = choice.with_names(names).keep
+    if missing := [name for name in kept if name not in targets.values()]:
         raise AnnotationsError(
             f"{root}: no mask of class {', '.join(missing[:10])} anywhere; found {present}"
         )
     choice.check_known(names, f"the masks of {root}")
     if not targets:
         raise AnnotationsError(f"--map-classes leaves out every class: {present}")
-    order = options.classes or sort_class_names(targets.values())
+    order = kept or sort_class_names(targets.values())
     return dict(sorted(targets.items(), key=lambda item: order.index(item[1])))
 
 
 def class_values(classes: Mapping[str, str], options: LayoutOptions) -> Mapping[int, str]:
     """Return the data set classes by value, from the result of `target_classes`."""
-    order = options.classes or sort_class_names(classes.values())
+    order = options.choice.with_names(classes).keep or sort_class_names(classes.values())
     return {0: "background", **dict(enumerate(order, start=1))}
 
 
@@ -332,7 +337,11 @@ def by_pattern(paths: Mapping[str, int], root: str, pair: PatternPair, options: 
     """Sort files by the patterns of images and labels; for errors see `join_channels`."""
     result = SortedFiles(paths=paths)
     channels: list[tuple[PairKey, Mapping[str, str], SourceExample]] = []
-    for path in iterate_scans(paths, options.takes_scan):
+    # A SEG or RTSTRUCT is a label where the pattern names DICOM files; other DICOM files are no volumes by themselves.
+    names_dicom = (options.label_pattern or "").lower().endswith(DICOM_EXTENSIONS)
+    of_dicom = [path for path in paths if names_dicom and path.lower().endswith(DICOM_EXTENSIONS)]
+    masks = [path for path in of_dicom if (found := pair.classify(path)) is not None and not found[0]]
+    for path in (*iterate_scans(paths, options.takes_scan), *masks):
         understood = pair.classify(path)
         if understood is None:
             result.neither.append(path)

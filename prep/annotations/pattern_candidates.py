@@ -183,12 +183,16 @@ class PathIndex:
         """Return a folder's name, or the placeholder for folders that differ from file to file."""
         if name in beside:
             return self._shared_folder(name)
-        # A split within a name, as in train_images and train_masks; a word that all paths have is no split.
-        tokens = _TOKEN.findall(name)
-        common = {token for other in beside for token in _TOKEN.findall(other)}
-        splits = [token for token in tokens if token in common and is_split_name(token)]
-        if len(splits) == 1 and len(self._by_part[splits[0]]) < len(self._paths):
-            return "".join("{split}" if token == splits[0] else token for token in tokens)
+        # A split within a name, as in train_images and train_masks, or at its begin or end, as in train and trainannot.
+        splits = {
+            token
+            for token in _TOKEN.findall("/".join((name, *beside)))
+            if is_split_name(token) and _has_at_an_end(name, token)
+            if any(_has_at_an_end(other, token) for other in beside)
+        }
+        # A word that all paths have is no split.
+        if len(splits) == 1 and len(self._by_part[split := splits.pop()]) < len(self._paths):
+            return name.replace(split, "{split}", 1)
         return name
 
     def _shared_folder(self, name: str) -> str:
@@ -212,6 +216,15 @@ def _count_apart(image: str, label: str) -> bool:
     one, other = (Counter(filter(str.isdecimal, found)) for found in tokens)
     of_one, of_other = ({token.lower() for token in found if is_split_name(token)} for found in tokens)
     return bool(one - other and other - one) or bool(of_one - of_other and of_other - of_one)
+
+
+def _has_at_an_end(name: str, word: str) -> bool:
+    """Return whether a name has a word as one of its tokens, or begins or ends with it.
+
+    >>> [_has_at_an_end(name, "train") for name in ("a_train_b", "trainannot", "mtrains")]
+    [True, True, False]
+    """
+    return name.startswith(word) or name.endswith(word) or word in _TOKEN.findall(name)
 
 
 def _with_one_group(names: Sequence[str], extension: str) -> str:

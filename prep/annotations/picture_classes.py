@@ -80,7 +80,11 @@ def with_classes(
 
 
 def settle_classes(
-    listed: Sequence[tuple[SourceExample, Collection[str], str]], options: LayoutOptions, *, are_objects: bool
+    listed: Sequence[tuple[SourceExample, Collection[str], str]],
+    options: LayoutOptions,
+    *,
+    are_objects: bool,
+    advice: str = "",
 ) -> list[SourceExample]:
     """Return examples with boxes; those that lack a box of a class of their picture have a problem.
 
@@ -89,6 +93,7 @@ def settle_classes(
         options: options of the layout.
         are_objects: whether these classes are those of objects, as in COCO; otherwise they may be attributes, which
             pictures with boxes of other classes have as well.
+        advice: end of the message of a picture with a class without a box.
     """
     boxed = {label for one, *_ in listed for label in _labels_of_boxes(one)}
     # An attribute such as night is on pictures with boxes, and is never the class of a box.
@@ -101,7 +106,7 @@ def settle_classes(
         if example.boxes is None:
             settled.append(example)
         elif lacking and example.problem is None:
-            settled.append(_without_box(example, lacking, boxed, where))
+            settled.append(_without_box(example, lacking, boxed, where, advice))
         else:
             settled.append(_with_unread(example, attributes.intersection(others)))
     return settled
@@ -114,17 +119,17 @@ def _labels_of_boxes(example: SourceExample) -> set[str]:
 def _without_place(example: SourceExample, names: Iterable[str], options: LayoutOptions) -> list[str]:
     """Return the classes of a picture that none of its boxes has, without words for "no object"."""
     own = _labels_of_boxes(example)
-    return [name for name in dict.fromkeys(names) if name not in own and not _means_empty(name, options)]
+    return [name for name in dict.fromkeys(names) if name not in own and not means_empty(name, options)]
 
 
 def _without_box(
-    example: SourceExample, lacking: Sequence[str], boxed: Collection[str], where: str
+    example: SourceExample, lacking: Sequence[str], boxed: Collection[str], where: str, advice: str
 ) -> SourceExample:
     """Return the example with the problem that it has no box of some of its classes."""
     never = next((name for name in lacking if name not in boxed), None)
     # A class that has a box in another picture is one of objects.
     fix = "" if never is None else f"; if {never} means no object: --empty-classes {shlex.quote(never)}"
-    detail = f"{where}: {', '.join(lacking[:3])}: draw its box, or take the picture out{fix}"
+    detail = f"{where}: {', '.join(lacking[:3])}: draw its box, or take the picture out{fix}{advice}"
     return replace(example, boxes=None, declared_size=None, problem=("annotation", _NO_BOX, detail))
 
 
@@ -135,5 +140,10 @@ def _with_unread(example: SourceExample, unread: Collection[str]) -> SourceExamp
     return replace(example, notes=(*example.notes, _NOT_READ + ", ".join(sorted(unread)[:3])))
 
 
-def _means_empty(name: str, options: LayoutOptions) -> bool:
+def means_empty(name: str, options: LayoutOptions) -> bool:
+    """Return whether the name of a class says that a picture shows no object.
+
+    >>> means_empty("Empty", LayoutOptions()), means_empty("cat", LayoutOptions())
+    (True, False)
+    """
     return name in options.empty_classes or _EMPTY.fullmatch(name.strip()) is not None

@@ -15,7 +15,7 @@ from halofeed.prep.annotations.written_boxes import (
     keeps_corners,
     size_of_png,
 )
-from halofeed.prep.sources.example import Box, Keypoint, SourceExample
+from halofeed.prep.sources.example import Box, IgnoredRegion, Keypoint, SourceExample
 from halofeed.prep.sources.file_names import is_image_name
 from halofeed.prep.sources.files import SourceFiles
 from halofeed.system.errors import AnnotationsError, SourceError
@@ -85,10 +85,31 @@ def resolve_boxes(
     known = _resolve_units(listed, options, file)
     resolved = resolve_grid(_resolve_origin(known, options, origin, file), images, options)
     _check_boxes_fit(resolved, images, options, file)
+    apart = [with_regions_apart(one) for one in resolved]
     return [
         replace(one, notes=(*one.notes, _DUPLICATE_OBJECT)) if _has_duplicate(one) else one
-        for one in note_changed_objects(resolved, with_corners=keeps_corners(options))
+        for one in note_changed_objects(apart, with_corners=keeps_corners(options))
     ]
+
+
+def with_regions_apart(example: SourceExample) -> SourceExample:
+    """Return the example with its boxes that are ignored regions in `ignored_regions`.
+
+    >>> box = Box(ymin=1, xmin=2, ymax=3, xmax=4, label="sky", is_region=True)
+    >>> example = with_regions_apart(SourceExample(source="a.png", key="a.png", boxes=(box,)))
+    >>> example.boxes, example.ignored_regions
+    ((), ((1, 2, 3, 4),))
+    """
+    regions = tuple(sides_of(box) for box in example.boxes or () if box.is_region)
+    if not regions:
+        return example
+    objects = tuple(box for box in example.boxes or () if not box.is_region)
+    return replace(example, boxes=objects, ignored_regions=(*example.ignored_regions, *regions))
+
+
+def sides_of(box: Box) -> IgnoredRegion:
+    """Return ymin, xmin, ymax and xmax of a box."""
+    return box.ymin, box.xmin, box.ymax, box.xmax
 
 
 def note_changed_objects(
@@ -487,7 +508,8 @@ def _possible_sizes(path: str, images: SourceFiles) -> tuple[Size, ...]:
         from halofeed.prep.formats.region.slide_headers import slide_size
 
         slide = slide_size(images, path)
-        return () if slide is None else (slide,)
+        if slide is not None:
+            return (slide,)
     for size in _HEADER_BYTES:  # as few bytes as possible
         head = images.head(path, size)
         found = size_and_orientation(head)

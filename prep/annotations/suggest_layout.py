@@ -10,34 +10,47 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import islice
 from posixpath import basename, splitext
 
+from halofeed.prep.annotations.box_lists import is_list_of_boxes
+from halofeed.prep.annotations.columns import (
+    CORNERS,
+    FILE_NAMES,
+    LABEL_NAMES,
+    SPELLINGS,
+    has_columns,
+    normalize_name,
+)
 from halofeed.prep.annotations.contract import is_split_name
+from halofeed.prep.annotations.dicom_evidence import PICTURE, find_dicom, hint_of_dicom, images_of
+from halofeed.prep.annotations.flagged_boxes import may_hold_flagged_boxes
 from halofeed.prep.annotations.layout_hints import (
-    HEAD_BYTES,
-    MAX_OPENED,
     Hint,
     ListedFiles,
     hint_of_layout,
+    is_datalist,
     json_keys,
     name_stem,
     read_heads,
     unpack_advice,
 )
+from halofeed.prep.annotations.object_folders import find_masks, holds_masks
+from halofeed.prep.annotations.run_length_columns import holds_run_lengths
+from halofeed.prep.annotations.scan_box_columns import find_box_form, find_scan_column, is_luna16
+from halofeed.prep.annotations.sequence_hints import detect_sequences
 from halofeed.prep.annotations.table_forms import GOOGLE_SETS, METADATA_NAMES, WHEAT_COLUMNS
 from halofeed.prep.annotations.unknown_annotations import describe_annotations
 from halofeed.prep.formats.volume.reading_options import ARRAY_ADVICE
 from halofeed.prep.sources.containers import UNPACK_COMMANDS, container_kind, unpack_command
 from halofeed.prep.sources.file_names import (
     ARRAY_EXTENSIONS,
-    DICOM_EXTENSIONS,
     VOLUME_FILE_EXTENSIONS,
     extension_of,
     is_image_name,
+    is_still_name,
 )
 from halofeed.prep.sources.files import SourceFiles, pointer_kind
-from halofeed.system.errors import AnnotationsError, SourceError
+from halofeed.system.errors import AnnotationsError
 
 _NUMBER = r"\s+[-+.\deE]+"
 _TEXT_LABELS = {
@@ -46,7 +59,7 @@ _TEXT_LABELS = {
         re.compile(rf"(?=.*\.)\s*\d+({_NUMBER}){{4,}}\s*"),
     ),  # a grid of classes has no shares
     "a KITTI label": ("kitti", re.compile(rf"\s*[A-Za-z_]+({_NUMBER}){{14,15}}\s*")),
-    "a VisDrone label": (None, re.compile(r"\s*-?\d+(\s*,\s*-?\d+){7}\s*,?\s*")),
+    "a VisDrone label": ("visdrone", re.compile(r"\s*-?\d+(\s*,\s*-?\d+){7}\s*,?\s*")),
     "a DOTA label": ("dota", re.compile(rf"\s*[-+.\deE]+({_NUMBER}){{7}}\s+(\S+\s+[0-2]|[A-Za-z]\S*)\s*")),
 }
 """Layout that reads a text file that accompanies an image, None if there is none, and the form of each line."""
@@ -72,12 +85,37 @@ _MARKS: Mapping[str, tuple[tuple[str, str | None, tuple[str, ...]], ...]] = {
                 r'|"result"\s*:\s*\[.*"(from|to)_name"\s*:',
             ),
         ),
-        ("BDD100K's", None, ('"box2d"',)),
+        # Exports of halofeed describe files that another layout reads as they are.
+        (
+            "Croissant",
+            "croissant",
+            (r'"(dct:)?conformsTo"\s*:[^}]*mlcommons\.org/croissant/', "^(?!.*written by halofeed)"),
+        ),
+        ("BDD100K's, or Scalabel's", "bdd100k", (r'"(box2d|poly2d)"\s*:',)),
+        ("SageMaker's", "sagemaker", ('"class_id"', '"image_size"', '"left"')),
+        ("Datumaro's", "datumaro", (r'"dm_format_version"\s*:|"categories"\s*:.*"items"\s*:\s*\[',)),
+        ("FiftyOne's", "fiftyone", (r'"samples"\s*:\s*\[', r'"filepath"\s*:')),
+        ("FiftyOne's", "fiftyone", (r'^\s*\{\s*"classes"\s*:\s*(\[|null)', r'"labels"\s*:\s*\{')),
+        ("Cityscapes'", "cityscapes", ('"imgHeight"', '"imgWidth"', '"objects"')),
         ("COCO's, panoptic", "coco", (r'"segments_info"\s*:',)),
         ("GeoJSON", "geojson", (r'"type"\s*:\s*"Feature(Collection)?"', '"(geometry|features)"')),
     ),
+    **dict.fromkeys(
+        (".jsonl", ".ndjson", ".manifest"),
+        (
+            ("a manifest of SageMaker", "sagemaker", ('"source-ref"',)),
+            (
+                "NDJSON of Ultralytics",
+                "yolo-ndjson",
+                (r'^[^\n]*"type"\s*:\s*"(dataset|image)"', r'"type"\s*:\s*"image"', r'"file"\s*:'),
+            ),
+        ),
+    ),
+    ".odgt": (("CrowdHuman's", "crowdhuman", ('"gtboxes"',)),),
     ".geojson": (("GeoJSON", "geojson", ('"(features|geometry)"',)),),
+    ".txt": (("PASCAL's text of version 1.00", "pascal-text", (r"^#.*PASCAL Annotation Version 1\.",)),),
     ".xml": (
+        ("of LIDC-IDRI's readers", "lidc", (r"<LidcReadMessage[\s>]",)),
         (
             "of the LabelMe web tool, in XML",
             None,
@@ -101,7 +139,7 @@ _FOREIGN_FILES = tuple(
         (
             "a picture of a format that is not read",
             _CONVERT,
-            r".*\.(heic|heif|avif|jxl|jp2|j2k|svg|psd|xcf|tga|exr|hdr|ico|eps)",
+            r".*\.(jp2|j2k|svg|psd|xcf|tga|exr|hdr|ico|eps)",
         ),
         ("a raw picture of a camera", _CONVERT, r".*\.(cr[23w]|nef|nrw|arw|srf|dng|raf|orf|rw2|pef|raw)"),
         (
@@ -136,7 +174,11 @@ _FOREIGN_BYTES = {
 """First bytes of files that are no tables, and what to do about each."""
 _STATIC_SHAPE = " with --depth, --height and --width"
 _TOOL_LAYOUTS = frozenset(
-    ("labelme", "cvat", "createml", "kitti", "dota", "via", "label-studio", "supervisely", "wider")
+    (
+        *("labelme", "cvat", "createml", "kitti", "dota", "via", "label-studio", "supervisely", "wider"),
+        *("visdrone", "visdrone-video", "mot", "crowdhuman", "cityscapes", "bdd100k", "datumaro", "fiftyone"),
+        *("yolo-ndjson", "sagemaker", "keras-yolo", "pascal-text"),
+    )
 )
 """Layouts of annotation tools: their files belong to no other layout, so that each error of another names them."""
 _MASK_FOLDER = re.compile(
@@ -144,7 +186,9 @@ _MASK_FOLDER = re.compile(
 )
 _MASK_SUFFIX = re.compile(r"[-_.](d?seg|segmentation|masks?|labels?|gt|groundtruth)$", re.IGNORECASE)
 _OBJECT_FOLDER = re.compile("SegmentationObject")
+_INSTANCES = re.compile(r"(?:^|/)labelsTr/[^/]+\.json$")
 _FIRST_CHANNEL = re.compile(r"(?:^|/)imagesTr/[^/]+_0000\.nii\.gz$")
+_DATALIST_MARKS = re.compile(r'"fold"\s*:\s*\d|"image"\s*:\s*\[')
 _BIDS_IMAGE = re.compile(
     r"(?:(?!derivatives/)[^/]+/)*(sub-[A-Za-z0-9+]+)/(?:ses-[^/]+/)?anat/\1_[^/]*[A-Za-z0-9]\.nii(?:\.gz)?"
 )
@@ -152,8 +196,13 @@ _CONTAINERS = {
     "tar": ("a tar file, as WebDataset has them", "webdataset"),
     "parquet": ("a Parquet file, as Hugging Face publishes pictures", "jsonl"),
     "tfrecord": ("a TFRecord file", "tfrecord"),
+    "array_record": ("an ArrayRecord file, as TFDS and Grain write them", "tfrecord"),
 }
 """Description of each kind of container file, and the layout that reads it."""
+_MARKS_OF_CLASSES = frozenset(("", "0", "0.0", "1", "1.0", "-1", "-1.0", "true", "false"))
+"""Cells of columns that are a class each, see `class_marks`."""
+_LABEL_IDS = ("_labelIds.png", "_labelTrainIds.png")
+"""Ends of the names of label images that the scripts of Cityscapes draw."""
 _IMAGE_FOLDER = re.compile(r"((?:JPEG)?images?|imgs?)(tr|ts)?", re.IGNORECASE)
 
 
@@ -184,7 +233,7 @@ def find_hints(files: ListedFiles, named: str | None = None) -> Iterator[Hint]:
     # The user's file is the question; others may belong to another set.
     if named is not None:
         files = _FileSubset(files, [named])  # the folder may contain any number of other files
-    others = [path for path in files.sizes() if not is_image_name(path)]
+    others = [path for path in files.sizes() if not is_still_name(path)]
     return filter(None, (detect(files, others) for detect in _DETECTORS))
 
 
@@ -261,7 +310,7 @@ def add_hint(error: AnnotationsError, files: SourceFiles, own: str, named: str |
 
 
 def _images(files: ListedFiles) -> Iterator[str]:
-    return filter(is_image_name, files.sizes())
+    return iter(images_of(files))
 
 
 def _holds_several_classes(files: ListedFiles) -> bool:
@@ -289,8 +338,17 @@ def _detect_dataset_json(files: ListedFiles, paths: Sequence[str]) -> Hint | Non
         # nnU-Net numbers the channel files of an image, the Decathlon has one file with all channels.
         if keys & {"modality", "training"} and any(_FIRST_CHANNEL.search(one) for one in files.sizes()):
             return hint_of_layout(f"{path} is that of nnU-Net's version 1", "nnunet")
-        if keys & {"modality", "training"}:
+        # Datalists of MONAI have the Decathlon's keys, and folds or lists of channels besides.
+        if keys & {"modality", "training"} and not _DATALIST_MARKS.search(text):
             return hint_of_layout(f"{path} is a file of the Medical Segmentation Decathlon", "msd")
+    return None
+
+
+def _detect_datalist(files: ListedFiles, paths: Sequence[str]) -> Hint | None:
+    """Detect a datalist of MONAI, JSON of any name."""
+    for path, text in read_heads(files, paths, ".json"):
+        if is_datalist(text):
+            return hint_of_layout(f"{path} is a datalist of MONAI", "monai")
     return None
 
 
@@ -366,6 +424,15 @@ def _detect_wider_face(files: ListedFiles, paths: Sequence[str]) -> Hint | None:
     return None
 
 
+def _detect_box_lists(files: ListedFiles, paths: Sequence[str]) -> Hint | None:
+    """Detect text files with an image path and its boxes in each line."""
+    for path, text in read_heads(files, paths, ".txt"):
+        # The last line may be cut off.
+        if is_list_of_boxes(text):
+            return hint_of_layout(f"{path} is a list of keras-yolo3", "keras-yolo")
+    return None
+
+
 @dataclass(frozen=True, kw_only=True)
 class _TableHead:
     """First lines of a table.
@@ -387,7 +454,7 @@ class _TableHead:
         if not lines:
             return None
         columns = [cell.strip().strip('"').lower() for cell in lines[0].split(",")]
-        second = [cell.strip() for line in lines[1:] for cell in line.split(",")]
+        second = [cell.strip().lower() for line in lines[1:] for cell in line.split(",")]
         return cls(line=lines[0], columns=columns, second=second)
 
     @property
@@ -401,8 +468,14 @@ class _TableHead:
     def is_one_hot(self) -> bool:
         """Return whether columns of 0 and 1 follow the file's name, as in the files of Roboflow."""
         marks = self.second[1:]
-        is_beside_name = self.columns[0] == "filename" and len(marks) == len(self.columns) - 1 > 0
-        return is_beside_name and set(marks) <= {"0", "1"} and "class" not in self.columns
+        titles = {normalize_name(column) for column in self.columns}
+        is_beside_name = (
+            normalize_name(self.columns[0]) in FILE_NAMES and len(marks) == len(self.columns) - 1 > 1
+        )
+        # Nothing alone may be a column of masks, and one mark decides nothing about a table with a class.
+        return (
+            is_beside_name and _MARKS_OF_CLASSES.issuperset(marks) and any(marks) and not titles & LABEL_NAMES
+        )
 
     @property
     def lacks_classes(self) -> bool:
@@ -429,6 +502,8 @@ def _foreign_table(path: str, head: _TableHead) -> Hint | None:
         return hint_of_layout(f"{path} is VIA's (VGG Image Annotator)", "via")
     if set(head.columns) == WHEAT_COLUMNS:
         return hint_of_layout(f"{path} is that of Kaggle's wheat", "csv")
+    if may_hold_flagged_boxes(head.columns):
+        return hint_of_layout(f"{path} is a table of boxes with a column of 0 and 1", "csv")
     # Without a class the boxes cannot be read; no guess of one is made.
     if head.lacks_classes:
         what = f"{path} is a table of image_id and bbox without classes"
@@ -440,41 +515,9 @@ def _foreign_table(path: str, head: _TableHead) -> Hint | None:
 
 
 def _detect_dicom(files: ListedFiles, paths: Sequence[str]) -> Hint | None:
-    # Two files of a series are enough of those that have the extension.
-    named = [path for path in paths if path.lower().endswith(DICOM_EXTENSIONS)]
-    # Names may end in a UID, whose last part is a number.
-    unnamed = [path for path in paths if re.search(r"(^|/)[^./]+$|\.(\d+|img)$", path, re.IGNORECASE)]
-    for path in islice((*named[:2], *unnamed), MAX_OPENED):
-        try:
-            if files.head(path, 132)[128:] == b"DICM":  # DICOM PS3.10 7.1
-                return hint_of_dicom(files, path)
-        except SourceError:
-            continue
-    return None
-
-
-_META_BYTES = 1024
-
-
-def hint_of_dicom(files: ListedFiles, path: str) -> Hint:
-    """Return the hint for a DICOM file: the layout dicom reads series, and single pictures are to be saved as PNG."""
-    from halofeed.prep.formats.dicom.header_fields import is_single_picture  # takes 0.1 s
-    from halofeed.prep.formats.dicom.sop_classes import SINGLE_PICTURE_ADVICE, SLIDE_CLASS
-
-    head = files.head(path, HEAD_BYTES)
-    # The class is in the file meta information (PS3.10, 7.1), before any text that could hold the same digits.
-    if re.search(rb"%b(?![\d.])" % re.escape(SLIDE_CLASS).encode(), head[:_META_BYTES]):
-        return Hint(
-            what=f"{path} is a DICOM slide",
-            layouts=("folders",),
-            fix="take --fit tiles --height 1024 --width 1024, which cuts it into records",
-        )
-    # A radiograph or photograph in DICOM has no position, so that it is no slice of a volume.
-    if is_single_picture(head):
-        return Hint(
-            what=f"{path} is a DICOM picture, no slice", layouts=("dicom",), fix=SINGLE_PICTURE_ADVICE
-        )
-    return hint_of_layout(f"{path} is DICOM", "dicom", more=_STATIC_SHAPE)
+    """Detect series and slides; single pictures are images like others, and show no layout."""
+    found = find_dicom(files)
+    return None if found is None or found[1] == PICTURE else hint_of_dicom(files, found[0])
 
 
 def _detect_bids(files: ListedFiles, paths: Sequence[str]) -> Hint | None:
@@ -559,6 +602,63 @@ def _lies_in(folders: re.Pattern[str], path: str) -> bool:
     return any(folders.fullmatch(folder) for folder in path.split("/")[:-1])
 
 
+def _detect_cityscapes(files: ListedFiles, paths: Sequence[str]) -> Hint | None:
+    """Detect label images that are named as those of Cityscapes' scripts."""
+    named = next((path for path in _images(files) if path.endswith(_LABEL_IDS)), None)
+    return None if named is None else hint_of_layout(f"{named} is named as in Cityscapes", "cityscapes")
+
+
+def _detect_object_masks(files: ListedFiles, paths: Sequence[str]) -> Hint | None:
+    """Detect folders with a mask for each object beside their picture."""
+    # Folders first: there may be millions of pictures.
+    if not any(map(holds_masks, {path.rpartition("/")[0] for path in _images(files)})):
+        return None
+    masks = find_masks(_images(files)).masks
+    # One mask for each picture may be a label image.
+    first = next((path for path, found in masks.items() if len(found) > 1), None)
+    if first is None or sum(map(len, masks.values())) <= len(masks):
+        return None
+    return hint_of_layout(
+        f"{masks[first][0]} is a mask of an object of {first} by its folder", "object-masks"
+    )
+
+
+def _detect_nndetection(files: ListedFiles, paths: Sequence[str]) -> Hint | None:
+    """Detect labelsTr/CASE.json with the classes of the objects that labelsTr/CASE.nii.gz numbers."""
+    beside = [
+        path for path in paths if _INSTANCES.search(path) and f"{splitext(path)[0]}.nii.gz" in files.sizes()
+    ]
+    for path, text in read_heads(files, beside, ".json"):
+        if re.search(r'"instances"\s*:\s*\{', text):
+            return hint_of_layout(f"{path} is nnDetection's", "nndetection", _STATIC_SHAPE)
+    return None
+
+
+def _detect_scan_boxes(files: ListedFiles, paths: Sequence[str]) -> Hint | None:
+    """Detect tables of boxes along three axes, where no pictures are; LUNA16's in any folder."""
+    # The volumes may be in another folder, but boxes beside pictures are of a camera's world.
+    if any(_images(files)) and not any(path.lower().endswith(VOLUME_FILE_EXTENSIONS) for path in paths):
+        return None
+    for path, text in read_heads(files, paths, ".csv", ".tsv"):
+        header = _header_of(text)
+        if is_luna16(header):
+            return hint_of_layout(f"{path} has the columns of LUNA16", "luna16", _STATIC_SHAPE)
+        if (
+            ("/" not in path or len(files.sizes()) == 1)
+            and find_box_form(header)
+            and find_scan_column(header)
+        ):
+            return hint_of_layout(f"{path} is a table of boxes in volumes", "scan-boxes", _STATIC_SHAPE)
+    return None
+
+
+def _header_of(text: str) -> list[str]:
+    """Return the cells of the first line of a table."""
+    first = next((line for line in text.splitlines() if line.strip()), "").lstrip("\ufeff")
+    delimiter = max(",;\t", key=first.count)
+    return [cell.strip().strip('"') for cell in first.split(delimiter)]
+
+
 def _detect_masks(files: ListedFiles, paths: Sequence[str]) -> Hint | None:
     """Detect images/a.jpg with masks/a.png: a label image per image."""
     by_kind: dict[bool, dict[str, str]] = {True: {}, False: {}}
@@ -581,6 +681,14 @@ def _detect_masks(files: ListedFiles, paths: Sequence[str]) -> Hint | None:
 
 def _detect_table(files: ListedFiles, paths: Sequence[str]) -> Hint | None:
     return _detect_metadata(files, paths) or _detect_plain_table(files, paths)
+
+
+def _detect_run_lengths(files: ListedFiles, paths: Sequence[str]) -> Hint | None:
+    """Detect tables with a column of run lengths."""
+    for path, text in read_heads(files, paths, ".csv", ".tsv"):
+        if holds_run_lengths(text):
+            return hint_of_layout(f"{path} is a table of run lengths", "run-lengths")
+    return None
 
 
 def _detect_metadata(files: ListedFiles, paths: Sequence[str]) -> Hint | None:
@@ -609,7 +717,13 @@ def _content_of_table(files: ListedFiles, text: str) -> str:
     """Return what a table of this beginning says of pictures: "boxes" or "classes"; "" for another table."""
     first = next((line for line in text.splitlines() if line.strip()), "")
     words = {word.lower() for word in re.findall(r"[\w-]+", first)}
+    # Other spellings, such as image_id and x_min, with all columns of a box.
+    if has_columns(first.split(","), ("filename", "class", *CORNERS), SPELLINGS):
+        return "boxes"
     if "filename" not in words:
+        return ""
+    # Boxes along three axes are those of volumes.
+    if find_box_form(_header_of(text)):
         return ""
     # Folders with class names do not exclude boxes.
     if {"xmin", "ymin", "xmax", "ymax"} <= words:
@@ -632,18 +746,28 @@ def _detect_container(files: ListedFiles, paths: Sequence[str]) -> Hint | None:
 
 # Each takes the files and the paths of all files except images, which are numerous.
 _DETECTORS: tuple[Callable[[ListedFiles, Sequence[str]], Hint | None], ...] = (
+    _detect_nndetection,
     _detect_dataset_json,
+    _detect_datalist,
     partial(_detect_marks, extension=".json"),
     _detect_coco,
-    partial(_detect_marks, extension=".geojson"),
+    *(partial(_detect_marks, extension=one) for one in (".jsonl", ".ndjson", ".manifest", ".geojson")),
     partial(_detect_marks, extension=".xml"),
+    partial(_detect_marks, extension=".txt"),
+    partial(_detect_marks, extension=".odgt"),
+    detect_sequences,
     _detect_text_labels,
     _detect_yolo_yaml,
     _detect_wider_face,
+    _detect_box_lists,
     _detect_dicom,
+    _detect_scan_boxes,
     _detect_bids,
     _detect_volume,
     _detect_array,
+    _detect_cityscapes,
+    _detect_object_masks,
+    _detect_run_lengths,
     _detect_masks,
     _detect_table,
     _detect_container,

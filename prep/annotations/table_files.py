@@ -16,10 +16,13 @@ _EXTENSIONS: dict[str, tuple[str, ...]] = {
     "jsonl": (".jsonl", ".ndjson", "metadata.parquet"),
     "tfrecord": (),
     "webdataset": (),
+    "croissant": (".json",),
 }
 """Ends of the names of each form, the most usual first."""
-_CONTAINER_FORMS = {"jsonl": "parquet", "tfrecord": "tfrecord", "webdataset": "tar"}
-"""Kind of the container files that a form reads, in any folder."""
+_CROISSANT_BYTES = 1 << 16
+"""Bytes of a document in which its context and its version are."""
+_CONTAINER_FORMS = {"jsonl": ("parquet",), "tfrecord": ("tfrecord", "array_record"), "webdataset": ("tar",)}
+"""Kinds of the container files that a form reads, in any folder, the most usual first."""
 
 
 def table_files(annotations: SourceFiles, annotation_file: str | None, form: str) -> list[str]:
@@ -31,6 +34,8 @@ def table_files(annotations: SourceFiles, annotation_file: str | None, form: str
     if annotation_file is not None:
         return [annotation_file]
     extensions = _EXTENSIONS[form]
+    if form == "croissant":
+        return _croissant_files(annotations)
     below = [path for path in annotations.sizes() if path.lower().endswith(extensions)]
     found = _topmost(below, extensions) or _metadata(below, extensions) or _of_splits(below)
     # Tables come before containers: metadata.parquet beside shards describes files.
@@ -40,6 +45,23 @@ def table_files(annotations: SourceFiles, annotation_file: str | None, form: str
         check_shards(containers)
         return containers
     raise _no_table_error(annotations, form, below)
+
+
+def _croissant_files(annotations: SourceFiles) -> list[str]:
+    """Return the one Croissant document of a folder, straight in it or else below it."""
+    documents = [path for path in annotations.sizes() if path.lower().endswith(".json")]
+    near = [path for path in documents if "/" not in path] or documents
+    found = [path for path in near if b"mlcommons.org/croissant" in annotations.head(path, _CROISSANT_BYTES)]
+    if not found:
+        raise AnnotationsError(
+            f"{annotations.root}: no JSON file conforms to http://mlcommons.org/croissant/; name the file itself"
+        )
+    if len(found) > 1:
+        raise AnnotationsError(
+            f"{annotations.root}: several files of Croissant: {', '.join(found[:5])}; name the one to read with "
+            "--source"
+        )
+    return found
 
 
 def _topmost(below: Sequence[str], extensions: Sequence[str]) -> list[str]:
@@ -72,7 +94,7 @@ def _no_table_error(annotations: SourceFiles, form: str, below: Sequence[str]) -
     # Containers are found in any folder, so that "straight in it" does not matter.
     if not extensions:
         return AnnotationsError(
-            f"{annotations.root}: no .{_CONTAINER_FORMS[form]} file lies below it; name the folder of such files"
+            f"{annotations.root}: no .{_CONTAINER_FORMS[form][0]} file lies below it; name the folder of such files"
             + layout_hint(annotations, form)
         )
     there = f" ({', '.join(below[:3])}{', ...' if len(below) > 3 else ''} lie below it)" if below else ""
@@ -85,7 +107,7 @@ def _no_table_error(annotations: SourceFiles, form: str, below: Sequence[str]) -
 def container_files(form: str, annotations: SourceFiles, annotation_file: str | None = None) -> list[str]:
     """Return the container files of a form in any folder, or the named file if it is one."""
     paths = annotations.sizes() if annotation_file is None else [annotation_file]
-    return [path for path in paths if container_kind(path) == _CONTAINER_FORMS.get(form)]
+    return [path for path in paths if container_kind(path) in _CONTAINER_FORMS.get(form, ())]
 
 
 def is_container(table: str) -> bool:

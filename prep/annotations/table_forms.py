@@ -11,12 +11,13 @@ import posixpath
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from halofeed.prep.annotations.class_names import class_number
-from halofeed.prep.annotations.columns import CORNERS, ColumnMapping, normalize_name, parse_literal
-from halofeed.prep.annotations.contract import is_split_name, read_required
+from halofeed.prep.annotations.columns import CORNERS, normalize_name, parse_literal
+from halofeed.prep.annotations.contract import read_required
+from halofeed.prep.annotations.stated_columns import check_stated
 from halofeed.prep.sources.file_names import is_image_name
 from halofeed.prep.sources.files import SourceFiles
 from halofeed.system.errors import AnnotationsError
@@ -44,8 +45,6 @@ _PICTURE_KEYS = ("id", "image_id", "file_name", "width", "height", "split", "gro
 """Keys that mean the picture in a row, and an object inside `objects`."""
 _BOX_KEYS = ("bbox", "bboxes", "box", "boxes")
 
-_YES_NO = {**dict.fromkeys(("0", "0.0", "false"), False), **dict.fromkeys(("1", "1.0", "true"), True)}
-
 Row = Mapping[str, object]
 
 
@@ -58,22 +57,37 @@ class TableForm:
         columns: columns of the converted rows; () if they depend on the rows.
         note: remark for the user.
         classes: all classes of the table in their order, where its header names them.
+        resolves: meanings that the user may name by `--column`, and that the conversion resolves by itself.
+        named: column of each meaning that the conversion knows, see `stated_columns`.
     """
 
     convert: Callable[[str, Row], Iterable[Row]]
     columns: tuple[str, ...] = ()
     note: str = ""
     classes: tuple[str, ...] = ()
+    resolves: frozenset[str] = frozenset()
+    named: Mapping[str, str] = field(default_factory=dict)
 
 
-def find_form(files: SourceFiles, name: str, header: Sequence[str]) -> TableForm | None:
-    """Return the published form of a table with this header, or None for a plain table."""
+def find_form(
+    files: SourceFiles, name: str, header: Sequence[str], stated: Mapping[str, str]
+) -> TableForm | None:
+    """Return the published form of a table with this header, or None for a plain table; the user may name columns."""
     known = {normalize_name(column): column for column in header}
+    known |= {
+        title: stated[meaning]
+        for meaning, title in (("image", "filename"), ("objects", "objects"))
+        if stated.get(meaning) in header
+    }
     if "imageGcsUri" in header:
         return TableForm(convert=_vertex_rows)
     # The `objects` of an image folder of Hugging Face with boxes.
     if "filename" in known and "objects" in known:
-        return TableForm(convert=lambda place, row: _hugging_face_rows(place, row, known["objects"]))
+        inner = {meaning: stated[meaning] for meaning in ("bbox", "label") if meaning in stated}
+        return TableForm(
+            convert=lambda place, row: _hugging_face_rows(place, row, known["objects"], inner),
+            resolves=frozenset(("bbox", "label", "objects")),
+        )
     if set(header) == WHEAT_COLUMNS:
         columns = (*(column for column in header if column != "bbox"), BOX_LIST, "class")
         return TableForm(convert=_wheat_row, columns=columns, note=_WHEAT)
@@ -95,17 +109,18 @@ def is_metadata(table: str) -> bool:
 # Hugging Face ---------------------------------------------------------------------------------------------
 
 
-def _hugging_face_rows(place: str, row: Row, column: str) -> Iterator[Row]:
+def _hugging_face_rows(place: str, row: Row, column: str, stated: Mapping[str, str]) -> Iterator[Row]:
     """Yield a row for each object of {"bbox": [...], "categories": [...]} or of a list of objects.
 
-    The convention is that of the object detection guides of Hugging Face datasets: a box is x, y, width, height.
+    The convention is that of the object detection guides of Hugging Face datasets: a box is x, y, width, height. The
+    user may name the keys of the boxes and of the classes.
     """
     rest = {key: value for key, value in row.items() if key != column}
     objects = _by_key(row.get(column))
     if _are_no_objects(objects):
         yield {**rest, BOX_LIST: "", "class": ""}
         return
-    box_key, class_key = _keys_of_objects(f"{place}: {column}", objects)
+    box_key, class_key = _keys_of_objects(f"{place}: {column}", objects, stated)
     for values in zip(*objects.values(), strict=True):
         own = dict(zip(objects, values, strict=True))
         box, label = own.pop(box_key), own.pop(class_key)
@@ -133,7 +148,7 @@ def _are_no_objects(objects: Any) -> bool:
     return isinstance(objects, dict) and all(one is None for one in objects.values())
 
 
-def _keys_of_objects(place: str, objects: Any) -> tuple[str, str]:
+def _keys_of_objects(place: str, objects: Any, stated: Mapping[str, str]) -> tuple[str, str]:
     """Return the keys of the boxes and of the classes; raise AnnotationsError if the lists are not of one length."""
     expected = (
         'expected {"bbox": [[x, y, width, height], ...], "category": [...]} with one value for each object'
@@ -141,8 +156,10 @@ def _keys_of_objects(place: str, objects: Any) -> tuple[str, str]:
     # A dict of single values is one object, or a mistake.
     if not isinstance(objects, dict) or not all(isinstance(one, list) for one in objects.values()):
         raise AnnotationsError(f"{place}: {expected}, got {objects!r:.80}")
+    check_stated(place, list(objects), {meaning: (key,) for meaning, key in stated.items()})
     boxes, classes = (
-        [key for key in objects if normalize_name(key) in known] for known in (_BOX_KEYS, _CLASS_KEYS)
+        [stated[meaning]] if meaning in stated else [key for key in objects if normalize_name(key) in known]
+        for meaning, known in (("bbox", _BOX_KEYS), ("label", _CLASS_KEYS))
     )
     lengths = {len(one) for one in objects.values()}
     if not len(boxes) == len(classes) == len(lengths) == 1:
@@ -318,57 +335,3 @@ def _names_of_codes(files: SourceFiles, name: str) -> dict[str, str]:
         names.update((cells[0], cells[1].strip()) for cells in csv.reader(lines) if len(cells) == 2)
     counts = Counter(names.values())
     return {code: written for code, written in names.items() if written and counts[written] == 1}
-
-
-# One column for each class ---------------------------------------------------------------------------------
-
-
-def one_hot_form(
-    name: str,
-    header: Sequence[str],
-    mapping: ColumnMapping,
-    rows: Callable[[], Iterable[tuple[int, list[str]]]],
-) -> TableForm | None:
-    """Return the form of a table with a column of 0 and 1 for each class; None for other tables.
-
-    Args:
-        name: name of the table, for the note.
-        header: its columns, which are distinct.
-        mapping: meaning of the columns.
-        rows: returns the number and the cells of each line.
-    """
-    places = _possible_classes(header, mapping)
-    if not places or not _are_yes_or_no(rows(), len(header), list(places.values())):
-        return None
-    sides = {mapping.columns.get(side) for side in CORNERS}
-    others = [column for column in header if column not in mapping.unread and column not in sides]
-
-    def convert(_: str, row: Row) -> Iterator[Row]:
-        marked = [column for column in places if _YES_NO[str(row[column]).strip().lower()]]
-        yield {**{column: row[column] for column in others}, "class": json.dumps(marked)}
-
-    note = f"columns of {name} were taken for classes, as all hold 0 or 1: {', '.join(places)}"
-    return TableForm(convert=convert, columns=(*others, "class"), note=note, classes=tuple(places))
-
-
-def _possible_classes(header: Sequence[str], mapping: ColumnMapping) -> dict[str, int]:
-    """Return the places of the columns that may be a class each; {} if there are classes, boxes or splits."""
-    places = {column: header.index(column) for column in mapping.unread if column}
-    # One column of 0 and 1 may be any flag.
-    if {"class", "xmin"} & set(mapping.known) or "filename" not in mapping.known or len(places) < 2:
-        return {}
-    # is_train and is_test are splits.
-    if any(is_split_name(normalize_name(column).removeprefix("is")) for column in places):
-        return {}
-    return places
-
-
-def _are_yes_or_no(rows: Iterable[tuple[int, list[str]]], width: int, places: Sequence[int]) -> bool:
-    """Return whether there are rows, and all of them have 0 or 1 in these cells."""
-    found = False
-    for _, cells in rows:
-        found = True
-        # A column with any other value is a measure and not a class.
-        if len(cells) < width or any(cells[place].strip().lower() not in _YES_NO for place in places):
-            return False
-    return found

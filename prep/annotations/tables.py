@@ -14,20 +14,23 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import count, islice
+from itertools import chain, count, islice
 from typing import Any
 
+from halofeed.prep.annotations.class_marks import class_columns_form
 from halofeed.prep.annotations.class_names import class_number
 from halofeed.prep.annotations.columns import CORNERS, ColumnMapping, has_columns, normalize_name
 from halofeed.prep.annotations.container_rows import FAULT, parquet_rows, usable_rows, webdataset_rows
 from halofeed.prep.annotations.contract import LayoutOptions, is_split_name, report_unreadable
+from halofeed.prep.annotations.croissant_rows import croissant_rows
+from halofeed.prep.annotations.flagged_boxes import flagged_boxes_form
+from halofeed.prep.annotations.stated_columns import check_stated, parse_columns, single_columns
 from halofeed.prep.annotations.suggest_layout import advice_for_bytes
 from halofeed.prep.annotations.table_files import is_container, table_files
 from halofeed.prep.annotations.table_forms import (
     TableForm,
     find_form,
     find_google_form,
-    one_hot_form,
 )
 from halofeed.prep.annotations.tfrecord_rows import tfrecord_rows
 from halofeed.prep.sources.containers import container_kind
@@ -46,11 +49,24 @@ _NO_HEADER = "the table has no header line; its two columns were taken for filen
 _SEPARATOR = re.compile(r'"?sep=([,;|\t])"?[,;\s]*')
 _FIRST_LINE = re.compile(r"\S[^\n\r\v\f\x1c-\x1e\x85\u2028\u2029]*")
 
+_FOUND_BY_READERS = {
+    **dict.fromkeys(("tfrecord", "array_record"), ("image", "label")),
+    "croissant": ("image",),
+}
+"""Meanings of `--column` that the readers of some files find by themselves."""
+_MEANINGS = {"filename": "image", "class": "label", "image": "image", "label": "label"}
+"""Word of `--column` for each column that a table needs."""
+
 RowFault = tuple[str, str]
 """Reason and detail of a row that cannot be used."""
 _Entry = tuple[int, Mapping[str, object], RowFault | None]
 """Number of the line, values by column, and fault of a row."""
-_CONTAINER_ROWS = {"parquet": parquet_rows, "tar": webdataset_rows, "tfrecord": tfrecord_rows}
+_CONTAINER_ROWS = {
+    "parquet": parquet_rows,
+    "tar": webdataset_rows,
+    "tfrecord": tfrecord_rows,
+    "array_record": tfrecord_rows,
+}
 """Reader of each kind of container file; its rows become the lines of a JSONL table."""
 
 
@@ -61,12 +77,14 @@ class TableText:
         AnnotationsError: the table is unreadable or is not UTF-8; or, at the end of a later pass, it has changed.
     """
 
-    def __init__(self, files: SourceFiles, name: str, options: LayoutOptions) -> None:
+    def __init__(self, files: SourceFiles, name: str, options: LayoutOptions, form: str = "") -> None:
         self.files, self._name = files, name
         self._cached: bytes | None
+        read = croissant_rows if form == "croissant" else _CONTAINER_ROWS.get(container_kind(name))
+        self.holds_rows = read is not None
         # A container is read once, completely: its rows name ranges of its bytes.
-        if (kind := container_kind(name)) != "":
-            rows = usable_rows(name, _CONTAINER_ROWS[kind](files, name, options))
+        if read is not None:
+            rows = usable_rows(name, read(files, name, options))
             lines = (json.dumps(row, default=lambda value: repr(value)[:80]) for row in rows)
             self._cached = "".join(f"{line}\n" for line in lines).encode()
         else:
@@ -164,7 +182,7 @@ class ColumnRules:
         lists: columns of `text` that may hold a list nevertheless; it becomes JSON text.
         expected: description of the columns for messages.
         spellings: accepted spellings of each column, see `columns`.
-        read: maps (table, header) to the meaning of the columns.
+        read: maps (table, header, column of each meaning that the user names) to the meaning of the columns.
         options: options for reading container files.
     """
 
@@ -174,8 +192,17 @@ class ColumnRules:
     lists: tuple[str, ...] = ()
     expected: str
     spellings: Mapping[str, Sequence[Sequence[str]]]
-    read: Callable[[str, Sequence[str]], ColumnMapping]
+    read: Callable[[str, Sequence[str], Mapping[str, str]], ColumnMapping]
     options: LayoutOptions
+
+    def stated(self, name: str) -> dict[str, tuple[str, ...]]:
+        """Return the columns of each meaning that the user names, as far as the columns of a table have them."""
+        found = parse_columns(self.options.column)
+        # The reader of TFRecord files finds the features that the user names, and calls them by their usual names.
+        # So does that of Croissant the field of the pictures.
+        kind = "croissant" if name.endswith(".json") else container_kind(name)
+        of_features = _FOUND_BY_READERS.get(kind, ())
+        return {meaning: columns for meaning, columns in found.items() if meaning not in of_features}
 
 
 @dataclass(kw_only=True, slots=True)  # not frozen: creation takes a third of the time
@@ -222,6 +249,7 @@ class Table:
         rows: rows of the file. A large file is parsed again for each iteration.
         note: note about the interpretation of the table.
         classes: all classes of the table in their order, where its header names them.
+        has_members: whether its rows may name members of other files.
     """
 
     file: str
@@ -231,6 +259,7 @@ class Table:
     rows: Iterable[TableRow]
     note: str = ""
     classes: tuple[str, ...] = ()
+    has_members: bool = False
 
     def notes(self, group_column: str | None) -> tuple[str, ...]:
         """Return the notes for its images, such as its unread columns; --group-column reads one of them."""
@@ -263,7 +292,7 @@ def read_tables(
     if images.root != annotations.root and (inside := [name for name in names if is_container(name)]):
         raise AnnotationsError(f"{inside[0]}: the pictures are inside this file; leave --images out")
     try:
-        tables = [read(name, TableText(annotations, name, rule.options), rule) for name in names]
+        tables = [read(name, TableText(annotations, name, rule.options, form), rule) for name in names]
     except AnnotationsError as error:
         # One of several tables may be another project's.
         if len(names) == 1 or container_kind(names[0]):
@@ -342,29 +371,73 @@ def _read_csv(name: str, text: TableText, rule: ColumnRules) -> Table:
     if any(map(is_image_name, header)):  # a picture's name is not a title, so the first line is a row
         google = find_google_form(name, lines_of_file.written) if may_have_form else None
         if google is not None:
+            check_stated(name, google.columns, rule.stated(name))
             return _converted(name, google, lines_of_file.by_place, rule, text)
         header, note = _infer_header(name, header, rule, text), _NO_HEADER
     else:
         lines_of_file = replace(lines_of_file, skipped=skipped + 1)
     entries = partial(lines_of_file.under, header)
-    if may_have_form:
-        if form := find_form(text.files, name, header):
-            return _converted(name, form, entries, rule, text)
-        if form := _find_one_hot(name, header, rule, lines_of_file):
-            return replace(_converted(name, form, entries, rule, text), header=tuple(header))
+    form = None
+    if may_have_form and not rule.options.column:  # the user's words come first
+        form = find_form(text.files, name, header, {}) or flagged_boxes_form(
+            name, header, lines_of_file.written
+        )
+    form = form or _find_form(name, header, entries, rule, text)
+    if form is not None:
+        table = _converted(name, form, entries, rule, text)
+        # The columns of classes are those of the file, which --ignore-columns may name.
+        return replace(table, header=tuple(header)) if form.classes else table
     plain = TableForm(convert=lambda _, row: (row,), columns=tuple(header), note=note)
     return _converted(name, plain, entries, rule, text, is_plain_csv=True)
 
 
-def _find_one_hot(name: str, header: Sequence[str], rule: ColumnRules, lines: _CsvLines) -> TableForm | None:
-    """Return the form of a table with a column of 0 and 1 for each class; None for other tables."""
+def _find_form(
+    name: str,
+    header: Sequence[str],
+    entries: Callable[[], Iterator[_Entry]],
+    rule: ColumnRules,
+    text: TableText,
+) -> TableForm | None:
+    """Return the published form of a table of classes or boxes, or that of a column for each class; None for others.
+
+    Raises:
+        AnnotationsError: the table lacks a column that the user names, or its columns of classes are unclear.
+    """
+    stated = rule.stated(name)
+    # Published forms are those of classes and boxes.
+    form = find_form(text.files, name, header, single_columns(stated)) if "class" in rule.required else None
+    several = () if "class" in rule.required else stated.get("label", ())[1:]
+    if several:
+        raise AnnotationsError(
+            f"{name}: columns {', '.join(stated['label'])} are named as label; a picture has one label image: name "
+            "one column"
+        )
+    if form is None and "class" in rule.required:
+        form = _find_class_columns(name, header, entries, rule)
+    resolved = form.resolves if form is not None else frozenset()
+    check_stated(name, header, {key: columns for key, columns in stated.items() if key not in resolved})
+    return form
+
+
+def _find_class_columns(
+    name: str, header: Sequence[str], entries: Callable[[], Iterator[_Entry]], rule: ColumnRules
+) -> TableForm | None:
+    """Return the form of a table with a column for each class; None for other tables."""
     if len(set(header)) < len(header):
         return None
     try:
-        mapping = rule.read(name, header)
+        mapping = rule.read(name, header, _in_header(header, rule.stated(name)))
     except AnnotationsError:  # the same error comes again, where the table is read as a plain one
         return None
-    return one_hot_form(name, header, mapping, lines.written)
+    return class_columns_form(name, header, mapping, entries, rule.options)
+
+
+def _in_header(header: Sequence[str], stated: Mapping[str, tuple[str, ...]]) -> dict[str, str]:
+    """Return the columns that the user names and a header has, the first one of several classes.
+
+    Another message names those that it lacks.
+    """
+    return {meaning: columns[0] for meaning, columns in stated.items() if columns[0] in header}
 
 
 def _infer_header(name: str, cells: Sequence[str], rule: ColumnRules, text: TableText) -> list[str]:
@@ -411,17 +484,23 @@ def _delimiter(lines: Iterable[str], rule: ColumnRules) -> tuple[str, int]:
     if declared := _SEPARATOR.fullmatch(header):
         return declared[1], 1
     # Names of columns and classes may hold other delimiters, so the one that shows the needed columns comes first.
+    stated = set(chain(*parse_columns(rule.options.column).values()))
     for delimiter in (",", ";", "\t"):
+        if stated and stated <= set(map(str.strip, next(csv.reader([header], delimiter=delimiter), []))):
+            return delimiter, 0
         if has_columns(next(csv.reader([header], delimiter=delimiter), []), rule.required, rule.spellings):
             return delimiter, 0
     counts = {delimiter: header.count(delimiter) for delimiter in (",", ";", "\t")}
     return max(counts, key=lambda delimiter: counts[delimiter]), 0
 
 
-def _check_columns(name: str, header: Sequence[str], rule: ColumnRules, path: str) -> ColumnMapping:
+def _check_columns(
+    name: str, header: Sequence[str], rule: ColumnRules, path: str, form: TableForm
+) -> ColumnMapping:
     """Return the meaning of the columns; raise AnnotationsError if one is missing, duplicated or ambiguous.
 
     Args:
+        form: form of the rows, which may know the meanings of columns.
         path: location of a CSV file that a command in a message may change; "" for any other table.
     """
     found = f"found {', '.join(header) or 'nothing'}; expected {rule.expected}"
@@ -429,7 +508,8 @@ def _check_columns(name: str, header: Sequence[str], rule: ColumnRules, path: st
     counts = Counter(column.lower() for column in header if column)
     if twice := sorted(column for column, number in counts.items() if number > 1):
         raise AnnotationsError(f"{name}: column {', '.join(twice)} comes twice; {found}")
-    mapping = rule.read(name, header)
+    stated = {**form.named, **single_columns(rule.stated(name), form.resolves)}
+    mapping = rule.read(name, header, stated)
     missing = [column for column in rule.required if column not in mapping.known]
     # The columns of a tar file are extensions, so that the words differ.
     if missing == ["class"] and container_kind(name) == "tar":
@@ -439,7 +519,7 @@ def _check_columns(name: str, header: Sequence[str], rule: ColumnRules, path: st
         )
     missing += _incomplete(rule.together, mapping.known)
     if missing:
-        fix = _class_fix(missing, mapping, path)
+        fix = _class_fix(missing, mapping, path) or _column_fix(missing, mapping)
         raise AnnotationsError(f"{name}: no column {', '.join(missing)}; {found}{fix}")
     return mapping
 
@@ -459,9 +539,18 @@ def _class_fix(missing: Sequence[str], mapping: ColumnMapping, path: str) -> str
     return f"; where all objects are of one class, add it with {shlex.join(command)}"
 
 
+def _column_fix(missing: Sequence[str], mapping: ColumnMapping) -> str:
+    """Return how to name the columns that are missing; "" where the table has no other ones."""
+    meanings = [_MEANINGS[column] for column in missing if column in _MEANINGS]
+    if len([column for column in mapping.unread if column]) < len(meanings) or len(meanings) < len(missing):
+        return ""
+    named = ",".join(f"{meaning}=COLUMN" for meaning in meanings)
+    return f"; if a column of another name holds it, name it with --column {named}"
+
+
 def _read_jsonl(name: str, text: TableText, rule: ColumnRules) -> Table:
     """Return the table of a JSONL file; absent keys and null are empty cells."""
-    is_container = container_kind(name) != ""
+    is_container = text.holds_rows
 
     def entries() -> Iterator[_Entry]:
         with text.lines("\n") as lines:
@@ -481,7 +570,7 @@ def _read_jsonl(name: str, text: TableText, rule: ColumnRules) -> Table:
                 yield line, entry, None if reason is None else (reason[0], reason[1])
 
     header = _keys(entries())
-    form = find_form(text.files, name, header) if "class" in rule.required else None
+    form = _find_form(name, header, entries, rule, text)
     plain = TableForm(convert=lambda _, row: (row,), columns=tuple(header))
     return _converted(name, form or plain, entries, rule, text)
 
@@ -519,10 +608,10 @@ def _converted(
     def converted() -> Iterator[_Entry]:
         for line, entry, fault in entries():
             for one in (entry,) if fault else form.convert(f"{name}:{line}", entry):
-                yield line, one, fault
+                yield line, one, fault or _fault_in(one)
 
     header = list(form.columns) or _keys(converted())
-    mapping = _check_columns(name, header, rule, text.path if is_plain_csv else "")
+    mapping = _check_columns(name, header, rule, text.path if is_plain_csv else "", form)
     cells_of = _cell_reader(name, mapping, rule)
 
     def rows() -> Iterator[TableRow]:
@@ -537,7 +626,14 @@ def _converted(
         rows=tuple(rows()) if text.is_cached else _LazyRows(rows),
         note=form.note,
         classes=form.classes,
+        has_members=text.holds_rows and container_kind(name) == "",
     )
+
+
+def _fault_in(row: Mapping[str, object]) -> RowFault | None:
+    """Return the fault that a conversion found in a row."""
+    fault = row.get(FAULT)
+    return (str(fault[0]), str(fault[1])) if isinstance(fault, tuple) else None
 
 
 def _cell_reader(
@@ -586,5 +682,8 @@ def _cell(place: str, column: str, value: object, is_text: bool, may_list: bool)
     return text
 
 
-_READERS = {"csv": _read_csv, "jsonl": _read_jsonl, "tfrecord": _read_jsonl, "webdataset": _read_jsonl}
+_READERS = {
+    "csv": _read_csv,
+    **dict.fromkeys(("jsonl", "tfrecord", "webdataset", "croissant"), _read_jsonl),
+}
 """Reader of each form. The rows of container files are lines of JSON, see `TableText`."""

@@ -1,4 +1,4 @@
-"""Rows of TFRecord files whose tf.train.Examples hold encoded pictures.
+"""Rows of TFRecord and ArrayRecord files whose tf.train.Examples hold encoded pictures.
 
 Two schemas are read: the one of the TF Object Detection API, which TF-slim's classification records share, and those of
 TFDS, whose features.json beside the records names the features.
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import posixpath
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -28,6 +29,13 @@ from halofeed.prep.annotations.container_rows import (
 )
 from halofeed.prep.annotations.contract import LayoutOptions, read_required
 from halofeed.prep.annotations.group_evidence import is_group_name
+from halofeed.prep.annotations.stated_columns import (
+    check_stated,
+    no_such_column,
+    parse_columns,
+    single_columns,
+)
+from halofeed.prep.sources.array_records import is_array_record, iterate_records
 from halofeed.prep.sources.containers import ContainerReader, describe_member, open_container
 from halofeed.prep.sources.files import SourceFiles
 from halofeed.schemas import keys
@@ -44,6 +52,7 @@ _FILE_NAMES = (keys.FILENAME, "file_name", "filename", "id", keys.SOURCE_ID)
 """Keys of the name of a picture's file, of which the first one with a text is used."""
 _YXYX = "REL_YXYX"
 _EXPECTED = f"expected {keys.ENCODED} of the TF Object Detection API, or {FEATURES} of TFDS beside the file"
+_PICTURE_STARTS = (b"\xff\xd8\xff", b"\x89PNG\r\n", b"GIF8", b"RIFF", b"BM", b"II*\0", b"MM\0*")
 INSTANCE_MASK = "instance_rle"
 """Column with the run lengths of an object's mask."""
 
@@ -113,36 +122,77 @@ class _RecordSchema:
 
 
 def tfrecord_rows(files: SourceFiles, name: str, options: LayoutOptions) -> Iterator[ContainerRow]:
-    """Yield a row for each record of a TFRecord file, after both of its checksums were verified.
+    """Yield a row for each record of an ArrayRecord file, or of a TFRecord file after both checksums were verified.
 
     Raises:
         AnnotationsError: a record is damaged or cut off; its message has the offset. Or the records have another
             schema, or halofeed wrote them.
     """
     schema, split = None, _split_of(files, name)
-    for number, (offset, data) in enumerate(_records(files, name)):
+    for number, record in enumerate(_records(files, name)):
         try:
-            features = decode_example(data)
+            features = decode_example(record.data)
         except CorruptFileError as error:
-            raise AnnotationsError(f"{name}: record at byte {offset:,}: {error}; {_EXPECTED}") from error
+            raise AnnotationsError(f"{name}: {record.place}: {error}; {_EXPECTED}") from error
         # All records of a file have one schema; optional features may be absent from some.
         if schema is None:
             schema = _schema_of(files, name, features, options)
-        row = _row(name, number, (offset + HEADER_BYTES, data), features, schema, options)
+        row = _row(name, number, record, features, schema, options)
         yield row if split is None else {"split": split, **row}
 
 
-def tfrecord_class_names(files: SourceFiles, name: str) -> tuple[str, ...]:
-    """Return the names of the classes that files beside the records give, in their order; () without such files."""
+def tfrecord_class_names(
+    files: SourceFiles, name: str, options: LayoutOptions | None = None
+) -> tuple[str, ...]:
+    """Return the names of the classes that files beside the records give, in their order; () without such files.
+
+    The options may name the feature of the classes.
+    """
     described = _beside(files, name, FEATURES)
     if files.size(described) is not None:
-        return _tfds_schema(files, name, LayoutOptions()).class_names()
-    names = _label_map(files, name)
+        schema = _tfds_schema(files, name, options or LayoutOptions())
+        named = schema.label or schema.object_label
+        return schema.class_names() if options is None or named is None else _in_order(named.names)
+    return _in_order(_label_map(files, name))
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Record:
+    """One record.
+
+    Args:
+        data: its bytes.
+        start: offset of its data in the file, or its number in an ArrayRecord file.
+        is_numbered: whether `start` is a number.
+    """
+
+    data: bytes
+    start: int
+    is_numbered: bool = False
+
+    @property
+    def place(self) -> str:
+        return (
+            f"record {self.start:,}" if self.is_numbered else f"record at byte {self.start - HEADER_BYTES:,}"
+        )
+
+    def member(self, name: str, stem: str, value: memoryview | bytes) -> str:
+        """Return the path of the picture that a value of this record is."""
+        base, first = (np.frombuffer(one, np.uint8).ctypes.data for one in (self.data, value))
+        place = (self.start, first - base) if self.is_numbered else (self.start + first - base, None)
+        return describe_member(name, f"{stem}.x", bytes(value), *place).path
+
+
+def _in_order(names: Mapping[int, str]) -> tuple[str, ...]:
     return tuple(names[number] for number in sorted(names))
 
 
-def _records(files: SourceFiles, name: str) -> Iterator[tuple[int, bytes]]:
-    """Yield the offset and the data of each record."""
+def _records(files: SourceFiles, name: str) -> Iterator[_Record]:
+    """Yield each record."""
+    if is_array_record(name):
+        for number, data in iterate_records(files, name):
+            yield _Record(data=data, start=number, is_numbered=True)
+        return
     size = files.size(name) or 0
     fix = "copy or write the file anew"
     with open_container(files, name) as reader:
@@ -150,7 +200,8 @@ def _records(files: SourceFiles, name: str) -> Iterator[tuple[int, bytes]]:
             place = f"{name}: record at byte {offset:,}"
             try:
                 frame = _frame(reader, place, size)
-                yield offset, bytes(check_record(memoryview(frame), name, offset))
+                data = bytes(check_record(memoryview(frame), name, offset))
+                yield _Record(data=data, start=offset + HEADER_BYTES)
             except CorruptFileError as error:
                 raise AnnotationsError(f"{error}; {fix}") from error
 
@@ -167,7 +218,7 @@ def _frame(reader: ContainerReader, place: str, size: int) -> bytes:
 def _row(
     name: str,
     number: int,
-    record: tuple[int, bytes],
+    record: _Record,
     features: Decoded,
     schema: _RecordSchema,
     options: LayoutOptions,
@@ -179,7 +230,9 @@ def _row(
         if schema.label_image:
             label = _member(name, f"{stem}.label", record, features, schema.label_image)
         columns = {**_columns(features, schema, options), **_groups_in(features, options)}
-        return picture_row(columns, picture, label if options.wants_label_images else None, options)
+        # The columns have their usual names, whatever the user calls the features.
+        usual = replace(options, column=())
+        return picture_row(columns, picture, label if options.wants_label_images else None, usual)
     except SourceError as error:
         return faulty_row(name, stem, error.reason, error.detail)
 
@@ -198,13 +251,19 @@ def _columns(features: Decoded, schema: _RecordSchema, options: LayoutOptions) -
 
 
 def _groups_in(features: Decoded, options: LayoutOptions) -> dict[str, str]:
-    """Return the features with one text or whole number that are named like a group, where groups are needed."""
-    if not options.needs_groups:
+    """Return the features with one text or whole number that the user names, or that are named like a needed group."""
+    stated = {
+        column
+        for meaning, column in single_columns(parse_columns(options.column)).items()
+        if meaning in ("split", "group", "id")
+    }
+    if not options.needs_groups and not stated:
         return {}
     found = {}
     for key, values in features.items():
         # `--group-column` may name any other feature, too.
-        if key == options.group_column or is_group_name(key):
+        is_group = options.needs_groups and (key == options.group_column or is_group_name(key))
+        if key in stated or is_group:
             if _is_text(values):
                 found[key] = _text(values[0])
             elif not isinstance(values, list) and len(values) == 1 and float(values[0]).is_integer():
@@ -226,7 +285,7 @@ def _first(features: Decoded, key: str) -> int | None:
     return int(values[0]) if isinstance(values, np.ndarray) and len(values) == 1 else None
 
 
-def _member(name: str, stem: str, record: tuple[int, bytes], features: Decoded, key: str) -> str:
+def _member(name: str, stem: str, record: _Record, features: Decoded, key: str) -> str:
     """Return the path of the encoded picture under a key, which is a range of the record's bytes."""
     values = features.get(key, [])
     if not isinstance(values, list) or len(values) != 1 or not values[0]:
@@ -234,9 +293,7 @@ def _member(name: str, stem: str, record: tuple[int, bytes], features: Decoded, 
         raise SourceError(
             "annotation", "record has no picture", f"{key}: expected one encoded picture, got {count}"
         )
-    start, data = record
-    base, first = (np.frombuffer(one, np.uint8).ctypes.data for one in (data, values[0]))
-    return describe_member(name, f"{stem}.x", bytes(values[0]), start + first - base).path
+    return record.member(name, stem, values[0])
 
 
 def _objects(features: Decoded, schema: _RecordSchema, options: LayoutOptions) -> dict[str, list[Any]]:
@@ -314,17 +371,57 @@ def _schema_of(files: SourceFiles, name: str, features: Decoded, options: Layout
     # A description beside the records is certain, while any writer may use the keys of the Object Detection API.
     if files.size(_beside(files, name, FEATURES)) is not None:
         schema = _tfds_schema(files, name, options)
-    elif keys.ENCODED in features:
-        schema = _detection_schema(files, name, options)
+    elif keys.ENCODED in features or single_columns(parse_columns(options.column)).get("image"):
+        schema = _with_stated(name, _detection_schema(files, name, options), features, options)
     else:
         listed = ", ".join(sorted(features)[:12])
-        raise AnnotationsError(f"{name}: the records have the keys {listed}; {_EXPECTED}")
+        raise AnnotationsError(f"{name}: the records have the keys {listed}; {_EXPECTED}{_key_fix(features)}")
     if not schema.serves(options):
         raise AnnotationsError(
             f"{name}: the records have no annotations for --task {options.task}; leave --task out to take those they "
             "have"
         )
     return schema
+
+
+def _key_fix(features: Decoded) -> str:
+    """Return how to name the features of records of another schema; "" if no value begins like a picture."""
+    first = next((key for key, values in features.items() if _begins_like_picture(values)), None)
+    if first is None:
+        return ""
+    fix = shlex.join(["--column", f"image={first}"])
+    return f"; {first} holds pictures: {fix} reads them, with label=KEY for the key of the class"
+
+
+def _begins_like_picture(values: Any) -> bool:
+    return _is_bytes(values) and bytes(values[0][:8]).startswith(_PICTURE_STARTS)
+
+
+def _is_bytes(values: Any) -> bool:
+    return isinstance(values, list) and len(values) == 1
+
+
+def _with_stated(
+    name: str, schema: _RecordSchema, features: Decoded, options: LayoutOptions
+) -> _RecordSchema:
+    """Return the schema with the keys that the user names.
+
+    Raises:
+        AnnotationsError: the records have no such key.
+    """
+    stated = single_columns(parse_columns(options.column))
+    wanted = {meaning: (key,) for meaning, key in stated.items() if meaning in ("image", "label")}
+    check_stated(name, sorted(features), wanted)
+    schema = replace(schema, picture=stated.get("image", schema.picture))
+    if (key := stated.get("label")) is None:
+        return schema
+    if options.wants_label_images:
+        return replace(schema, label_image=key)
+    # Names are bytes, and numbers have names in a label map.
+    is_text = isinstance(features[key], list)
+    known = schema.object_label.names if schema.object_label is not None else {}
+    named = _ClassFeature(numbers="" if is_text else key, texts=key if is_text else "", names=known)
+    return replace(schema, object_label=named) if schema.boxes else replace(schema, label=named)
 
 
 def _label_map(files: SourceFiles, name: str) -> dict[int, str]:
@@ -344,7 +441,8 @@ def _label_map(files: SourceFiles, name: str) -> dict[int, str]:
 def _detection_schema(files: SourceFiles, name: str, options: LayoutOptions) -> _RecordSchema:
     """Return the schema of the TF Object Detection API; of a file without any box the boxes remain absent."""
     names = _label_map(files, name)
-    has_boxes = options.wants_boxes is not False and _has_boxes(files, name)
+    says_class = "label" in parse_columns(options.column)
+    has_boxes = options.wants_boxes is not False and _has_boxes(files, name, says_class=says_class)
     return _RecordSchema(
         picture=keys.ENCODED,
         label=None
@@ -360,17 +458,20 @@ def _detection_schema(files: SourceFiles, name: str, options: LayoutOptions) -> 
     )
 
 
-def _has_boxes(files: SourceFiles, name: str) -> bool:
-    """Return whether a record of a file has a box or the class of an object, or none has the class of a picture."""
+def _has_boxes(files: SourceFiles, name: str, *, says_class: bool) -> bool:
+    """Return whether a record of a file has a box or the class of an object, or none has the class of a picture.
+
+    The user may name the key of the class, so that a file without a box has classes.
+    """
     wanted = [*keys.BOX_CORNERS, keys.OBJECT_CLASS_LABEL, keys.CLASS_LABEL, keys.CLASS_TEXT]
     classified = False
-    for _, data in _records(files, name):
-        found = decode_example(data, wanted)
+    for record in _records(files, name):
+        found = decode_example(record.data, wanted)
         # The first record with a box decides; pictures without objects may come before it.
         if found.keys() & set(wanted[:5]):
             return True
         classified = classified or bool(found)
-    return not classified
+    return not classified and not says_class
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -423,27 +524,38 @@ def _tfds_schema(files: SourceFiles, name: str, options: LayoutOptions) -> _Reco
     # Pictures in a sequence are frames of a video.
     images = [one.key for one in _of_kind(found, "image", in_sequence=0)]
     picture, label_image = choose_picture(described, images, options)
-    label = _tfds_label(files, described, _of_kind(found, "classLabel", in_sequence=0))
+    stated = single_columns(parse_columns(options.column)).get("label")
+    boxes = _of_kind(found, "boundingBox", in_sequence=1) if options.wants_boxes is not False else []
+    of_objects = stated if boxes and not options.wants_label_images else None
+    of_picture = None if boxes or options.wants_label_images else stated
+    classes = _of_kind(found, "classLabel", in_sequence=0) if of_picture is None else _columns_in(found, 0)
+    label = _tfds_label(files, described, classes, of_picture)
     schema = _RecordSchema(picture=picture, label_image=label_image, label=label)
-    boxes = _of_kind(found, "boundingBox", in_sequence=1)
-    if not boxes or options.wants_boxes is False:
+    if not boxes:
         return schema
     box = _tfds_box(described, boxes)
     # The features of an object are named alike: objects/bbox, objects/label, objects/is_crowd.
     own = [one for one in found if one.parts[:-1] == box.parts[:-1] and one is not box]
     classes = _of_kind(own, "classLabel", in_sequence=1)
+    candidates = classes if of_objects is None else _columns_in(own, 1)
     others = [one for one in own if one.in_sequence == 1 and one not in classes]
     names = {one.parts[-1].removeprefix("is_"): one.key for one in others}
     return replace(
         schema,
         boxes=(box.key,),
-        object_label=_tfds_label(files, described, classes),
+        object_label=_tfds_label(files, described, candidates, of_objects),
         flags={column: names[written] for column, written in _TFDS_FLAGS.items() if written in names},
     )
 
 
 def _of_kind(found: Sequence[_TfdsFeature], kind: str, in_sequence: int) -> list[_TfdsFeature]:
     return [one for one in found if (one.kind, one.in_sequence) == (kind, in_sequence)]
+
+
+def _columns_in(found: Sequence[_TfdsFeature], in_sequence: int) -> list[_TfdsFeature]:
+    """Return the features that may be a class if the user names one: numbers and texts too."""
+    others = ("image", "boundingBox", "video", "audio")
+    return [one for one in found if one.kind not in others and one.in_sequence == in_sequence]
 
 
 _TFDS_FLAGS = {
@@ -469,14 +581,24 @@ def _tfds_box(described: str, boxes: Sequence[_TfdsFeature]) -> _TfdsFeature:
     return box
 
 
-def _tfds_label(files: SourceFiles, described: str, classes: Sequence[_TfdsFeature]) -> _ClassFeature | None:
-    """Return the one ClassLabel among features, or the one called label, with the names in the file beside."""
+def _tfds_label(
+    files: SourceFiles, described: str, classes: Sequence[_TfdsFeature], stated: str | None
+) -> _ClassFeature | None:
+    """Return one ClassLabel among features, with the names in the file beside: the stated or only one, or label."""
+    if stated is not None:
+        named = [one for one in classes if stated in (one.key, one.parts[-1])]
+        if len(named) != 1:
+            raise no_such_column(described, "label", stated, [one.key for one in classes])
+        classes = named
     if not classes:
         return None
     chosen = only_or_usual(classes, lambda one: one.parts[-1] == "label")
     if chosen is None:
         listed = ", ".join(one.key for one in classes)
-        raise AnnotationsError(f"{described}: several features are classes: {listed}; call one of them label")
+        raise AnnotationsError(
+            f"{described}: several features are classes: {listed}; name one of them, such as "
+            f"--column label={classes[0].key}"
+        )
     file_name = "-".join(part.replace("/", ".") for part in chosen.parts)
     path = _beside(files, described, f"{file_name}.labels.txt")
     names: dict[int, str] = {}
@@ -484,6 +606,8 @@ def _tfds_label(files: SourceFiles, described: str, classes: Sequence[_TfdsFeatu
     if files.size(path) is not None:
         lines = read_required(files, path).decode("utf-8", "surrogateescape").split("\n")
         names = dict(enumerate(line.strip() for line in lines if line.strip()))
+    if chosen.kind == "text":
+        return _ClassFeature(numbers="", texts=chosen.key)
     return _ClassFeature(numbers=chosen.key, names=names)
 
 

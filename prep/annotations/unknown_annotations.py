@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Callable, Collection, Sequence
 from posixpath import basename, splitext
 
@@ -23,15 +24,6 @@ _OTHER_TABLE = (
     "write what it says into a table with the columns filename,class for classes of pictures, or filename,class,xmin,"
     "ymin,xmax,ymax for boxes in pixels, then name that table with --source and take --layout csv"
 )
-_OTHER_TOOLS = (
-    (
-        "dm_format_version",
-        "JSON of Datumaro",
-        "convert it with datum convert -i FOLDER -if datumaro -f coco -o COCO_FOLDER, then name COCO_FOLDER with "
-        "--source and the pictures with --images",
-    ),
-)
-"""Key of a document, the tool that writes it, and a way to convert it. Other documents are described by their keys."""
 _JSON_STRING = re.compile(r'"((?:[^"\\]|\\.)*)"')
 _JSON_KEY = re.compile(r'"((?:[^"\\]|\\.)*)"\s*:')
 _DOCUMENTS = (".json", ".ndjson", ".jsonl", ".geojson")
@@ -87,11 +79,10 @@ def _describe_document(path: str, text: str) -> Hint | None:
     """Return the keys of a JSON document; None if it has none at its top."""
     keys = json_keys(text)
     top = dict.fromkeys(key for key in _JSON_KEY.findall(text) if {key, f"[].{key}"} & keys)
-    tool, fix = next((found for key, *found in _OTHER_TOOLS if key in keys), ("JSON", _OTHER_TABLE))
     # A list of only numbers or texts is not evidence.
     if not top:
         return None
-    return Hint(what=f"{path} is {tool} with the keys {shorten_list(list(top)[:12])}", fix=fix)
+    return Hint(what=f"{path} is JSON with the keys {shorten_list(list(top)[:12])}", fix=_OTHER_TABLE)
 
 
 def _describe_packed_table(paths: Sequence[str]) -> Hint | None:
@@ -113,11 +104,13 @@ def _describe_table(path: str, text: str, pictures: Collection[str]) -> Hint | N
         # Paths may be those of another machine.
         cells = [basename(row[number].replace("\\", "/")) for row in rows if len(row) > number]
         if cells and all(cell in pictures for cell in cells):
+            image = shlex.quote(f"image={column}")
             fix = (
-                "rename it to filename, and that of the classes to class; corners of boxes in pixels are xmin, ymin, "
-                "xmax, ymax; then take --layout csv"
+                f"take --layout csv --column {image}, with label=COLUMN for that of the classes; corners of boxes in "
+                "pixels are xmin=COLUMN and so on"
             )
-            return Hint(what=f"{path} is a table whose column {column!r} names pictures", fix=fix)
+            what = f"{path} is a table whose column {column!r} names pictures"
+            return Hint(what=what, layouts=("csv",), fix=fix)
     return None
 
 

@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from halofeed.prep.annotations.columns import to_corners
 from halofeed.prep.annotations.contract import LayoutOptions
@@ -107,6 +107,20 @@ def rectangle_of(
         return box
     x, y = (box.xmin + box.xmax) / 2, (box.ymin + box.ymax) / 2
     return turned_box(box, (x, y), turn, what, options)
+
+
+REGION: Final = "ignored region"
+"""Label of the boxes that are ignored regions; messages name it."""
+
+
+def region_of(numbers: Sequence[float], what: str, options: LayoutOptions, form: str = "corners") -> Box:
+    """Return an ignored region of four numbers, as `rectangle_of` reads them.
+
+    >>> region_of([1, 2, 10, 20], "object 1", LayoutOptions(), form="corner-size").xmax
+    11
+    """
+    corners = to_corners(numbers, form if options.box_form == "auto" else options.box_form)
+    return make_box(REGION, corners, what, is_region=True)
 
 
 def turned_box(box: Box, center: tuple[float, float], turn: float, what: str, options: LayoutOptions) -> Box:
@@ -367,6 +381,25 @@ def bitmap_of(label: str, corner: Sequence[float], head: bytes, what: str, optio
 def size_of_png(head: bytes) -> tuple[int, int]:
     """Return (height, width) from the first `PNG_HEAD_BYTES` of a PNG file, whose first chunk is IHDR."""
     return int.from_bytes(head[20:24], "big"), int.from_bytes(head[16:20], "big")
+
+
+def run_lengths_of(label: str, mask: Any, what: str, options: LayoutOptions, **flags: Any) -> Box:
+    """Return the box of run lengths {"size": [height, width], "counts": ...}, as COCO writes them, with their area.
+
+    >>> run_lengths_of("hat", {"size": [2, 3], "counts": [2, 3, 1]}, "object 1", LayoutOptions()).area
+    3.0
+    """
+    from halofeed.prep.voxels.masks import (
+        mask_area,
+        run_length_box,
+    )  # NumPy, which most annotations do not need
+
+    if not isinstance(mask, Mapping):
+        raise SourceError("annotation", "mask is no run lengths", f"{what}: {mask!r:.60}")
+    left, top, width, height = run_length_box(mask)
+    corners = (left, top, left + width, top + height)
+    kept = dict(mask) if options.masks else None
+    return make_box(label, corners, what, mask=kept, area=mask_area(mask), **flags)
 
 
 def no_box(kind: object, what: str) -> SourceError:

@@ -79,7 +79,7 @@ def _picture(recipe: Recipe, task: str, labels: LabelMap) -> Converter:
 def _volume(recipe: Recipe, task: str, labels: LabelMap) -> Converter:
     from halofeed.prep.convert.volume_records import VolumeConverter
 
-    return VolumeConverter(recipe=recipe, labels=labels)
+    return VolumeConverter(recipe=recipe, labels=labels, task=task)
 
 
 def _clip(recipe: Recipe, task: str, labels: LabelMap) -> Converter:

@@ -39,6 +39,7 @@ from halofeed.prep.voxels.label_volumes import (
     merge_class_masks,
     merge_labels,
 )
+from halofeed.prep.voxels.masks import draw_mask
 from halofeed.system.errors import SourceError
 from halofeed.system.memory import ReserveMemory, no_memory_limit
 
@@ -475,6 +476,10 @@ def read_picture_labels(
         SourceError: a label image cannot be read, has unknown classes, or classes overlap where that is refused.
     """
     several = len(reference.mask_paths) > 1
+    if reference.class_runs is not None and reference.declared_size is not None:
+        check_pixel_count(reference.declared_size, recipe.max_pixels, " in the label")
+        # The mask of one class and the merged classes of 16 bits at most, which counting copies.
+        reserve(6 * reference.declared_size[0] * reference.declared_size[1])
     decode_colors = decoder_of(recipe.label_coding(), reference.segments)
 
     def read(path: str) -> NDArray[Any]:
@@ -489,6 +494,24 @@ def read_picture_labels(
 
     found, overlapped, classes = merged_labels(recipe, labels, reference, read)
     return found, (OVERLAPPED.format(recipe.class_overlap),) if overlapped else (), classes
+
+
+def _drawn_classes(
+    labels: LabelMap, reference: SourceExample, overlap: OverlapRule
+) -> tuple[NDArray[Any], int]:
+    """Return the class indices [height, width] of a picture's run lengths, and the overlapped pixels.
+
+    Raises:
+        SourceError: run lengths are damaged, or classes overlap where that is refused.
+    """
+    if reference.declared_size is None:
+        raise SourceError("annotation", "size of the masks is not known", "")
+    size = reference.declared_size
+    if not reference.class_runs:
+        return np.zeros(size, labels.dtype), 0
+    masks = ((labels.id_of(name), draw_mask(code, size)[None]) for name, code in reference.class_runs)
+    merged, overlapped = merge_class_masks(masks, overlap, may_repeat=True)
+    return merged[0], overlapped
 
 
 def merged_labels(
@@ -511,6 +534,9 @@ def merged_labels(
     overlapped = 0
     classes: set[int] = set()
     found: NDArray[Any] | None = None
+    if reference.class_runs is not None:
+        found, overlapped = _drawn_classes(labels, reference, overlap)
+        classes.update(count_labels(found))
     if reference.class_masks:
         masks = ((labels.id_of(name), read(path)[None]) for name, path in reference.class_masks)
         merged, overlapped = merge_class_masks(masks, overlap, may_repeat=bool(recipe.map_classes))

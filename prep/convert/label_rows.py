@@ -150,9 +150,11 @@ def open_label_rows(
         SourceError: as `read_picture_labels`; where labels are read in bands, an overlap of classes that the recipe
             refuses is found when its rows are read.
     """
-    if not reference.mask_paths:
+    if not reference.is_labelled:
         return None
-    opened = _open_files(recipe, labels, reference, files, reserve)
+    # Run lengths have no bands, and their label is drawn whole.
+    drawn = reference.class_runs is not None
+    opened = None if drawn else _open_files(recipe, labels, reference, files, reserve)
     if opened is None:
         label, notes, classes = read_picture_labels(recipe, labels, reference, files, reserve)
         assert label is not None

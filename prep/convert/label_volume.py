@@ -28,14 +28,15 @@ from halofeed.prep.convert.tallies import NOTED_SHARE, count_labels, measure_cov
 from halofeed.prep.formats.clip.frame_folder import natural_order
 from halofeed.prep.formats.volume.voxel_values import NEGATIVE_LABELS
 from halofeed.prep.formats.volume_formats import ScanOptions, open_mask
-from halofeed.prep.geometry.orientation import check_same_space, plan_canonical, plan_onto
+from halofeed.prep.geometry.orientation import check_same_space, plan_canonical, plan_onto, plan_part
 from halofeed.prep.geometry.scan import Finding, Grid, MaskScan, OverlapRule
 from halofeed.prep.options.recipe import Recipe
 from halofeed.prep.sources.example import SourceExample
-from halofeed.prep.sources.file_names import VOLUME_FILE_EXTENSIONS, extension_of, is_image_name, stem_of
+from halofeed.prep.sources.file_names import VOLUME_FILE_EXTENSIONS, extension_of, is_still_name, stem_of
 from halofeed.prep.sources.files import SourceFiles
 from halofeed.prep.voxels.label_volumes import MAX_CLASS, merge_class_masks, merge_labels
 from halofeed.prep.voxels.resample import apply_mask, view_of
+from halofeed.prep.voxels.votes import RULES, combine_readings
 from halofeed.schemas.fields import MAX_CLASSES, count_overlaps
 from halofeed.schemas.findings import FindingName
 from halofeed.system.errors import SourceError
@@ -142,7 +143,7 @@ class LabelReader:
     def _open(self, path: str) -> MaskScan:
         members = dict(self.reference.mask_members).get(path, ())
         # A label of several files: a picture for each slice (CHAOS), or DICOM slices (3D-IRCADb).
-        if members and is_image_name(members[0]):
+        if members and is_still_name(members[0]):
             return self._open_pictures(path, members)
         return open_mask(self.files, path, self.grid, self.options, members)
 
@@ -198,28 +199,61 @@ class LabelReader:
     def _read_files(self) -> ScanLabels | None:
         """Return the classes of a scan with files of all classes; None where it has no file."""
         merged: Voxels | None = None
+        readings: list[Voxels] = []
         findings: list[Finding] = []
         overlapped = 0
         named: list[Iterable[str] | None] = []
+        votes = self.recipe.several_masks in RULES and len(self.reference.masks) > 1
         for path in self.reference.masks:
             with _name_file_in_errors(path, "sets" if self._as_sets else "classes"):
                 mask = self._open(path)
-                self.reserve_mask(mask, 0 if merged is None else merged.nbytes)
+                held = sum(one.nbytes for one in readings)
+                self.reserve_mask(mask, held if merged is None else merged.nbytes)
                 values, found, overlapped_in_file, names = self._read_file(mask, path)
             del mask  # frees the bytes of its file
             findings += found
             named.append(names)
             overlapped += overlapped_in_file
+            if votes:
+                readings.append(values)
+                continue
             if merged is not None:
                 values, overlapped_by_file = merge_labels(merged, values, self._overlap)
                 overlapped += overlapped_by_file
             merged = values
+        if votes:
+            merged, voted = self._combine(readings)
+            findings += voted
         if merged is None:
             return None
         if overlapped:
             findings.append(Finding.corrected(FindingName.CLASSES_OVERLAP, plural(overlapped, "voxel")))
         findings += _find_unnamed_classes(self.recipe, self.label_map, named)
         return ScanLabels(values=merged, findings=tuple(findings))
+
+    def _combine(self, readings: Sequence[Voxels]) -> tuple[Voxels, list[Finding]]:
+        """Return the label of several readings of one scan by --several-masks, and findings about what it changed."""
+        rule = self.recipe.several_masks
+        dtype = np.result_type(*readings)
+        combined, undecided = combine_readings([one.astype(dtype, copy=False) for one in readings], rule)
+        differing = np.zeros(combined.shape, np.bool_)
+        for one in readings:
+            differing |= one != combined
+        detail = (
+            f"{rule} of {len(readings)} masks; {plural(int(differing.sum()), 'voxel')} in which one differs"
+        )
+        if undecided:
+            detail += f", {undecided:,} of them undecided and background"
+        findings = [Finding.corrected(FindingName.MASKS_COMBINED, detail)]
+        drawn = {identity for one in readings for identity in _distinct_values(one)} - {
+            *_distinct_values(combined)
+        }
+        # A structure that most readers did not draw is gone, and files of different structures are no readings.
+        if lost := [
+            self.label_map.names.get(identity, str(identity)) for identity in sorted(drawn) if identity
+        ]:
+            findings.append(Finding.noted(FindingName.CLASSES_OUTVOTED, ", ".join(lost[:20])))
+        return combined, findings
 
     def _read_class_masks(self) -> ScanLabels:
         """Return the classes of a scan with a mask file for each class."""
@@ -265,7 +299,7 @@ class LabelReader:
             return values, found, 0, None
         choice, label_map = self.recipe.class_choice(), self.label_map
         targets = {
-            number: choice.target(name, mask.values.get(number)) or name
+            number: choice.target(name, mask.values.get(number), mask.codes.get(number, ())) or name
             for number, name in mask.names.items()
         }
         ids = self._ids_of_targets(mask, targets)
@@ -367,6 +401,10 @@ class LabelReader:
         try:
             offset = check_same_space(self.canonical, turned.target, self.recipe.mask_grid_tolerance)
         except SourceError as error:
+            part = plan_part(self.canonical, turned.target, self.recipe.mask_grid_tolerance)
+            # Programs crop a label to what is drawn; its voxels are still those of the scan.
+            if part is not None:
+                return apply_mask(part, values), (Finding.noted(FindingName.MASK_IS_PART, ""),)
             same_shape = mask.grid.shape == self.grid.shape
             fix = "--mask-grid voxels takes it voxel for voxel, if its affine was lost" if same_shape else ""
             if same_shape and not _may_be_taken_by_voxels(mask.grid, self.grid):

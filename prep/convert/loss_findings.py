@@ -598,15 +598,15 @@ LOSS_RULES: Final = (
     ),
     LossRule(
         name="objects flagged as groups",
-        meaning="Open Images flags a box around more than five objects as a group; trainers leave these out.",
+        meaning="Open Images flags a box around more than five objects as a group; training leaves these out.",
         counted=lambda converted: (
             converted.ledger.count("group_objects") if "group_of" in converted.recipe.get("keep", ()) else 0,
             converted.ledger.count("objects"),
         ),
         from_share=0.9,
-        words="{count} of {of} objects are flagged as groups, which many programs leave out",
+        words="{count} of {of} objects are flagged as groups, which training leaves out",
         example="group_objects",
-        fix=lambda converted: "leave group_of out of --keep to store them without the flag",
+        fix=lambda converted: "--boxes-crowd objects takes them as objects",
     ),
     LossRule(
         name="objects dropped",

@@ -12,11 +12,12 @@ from numpy.typing import NDArray
 
 from halofeed.prep.annotations.resolve_boxes import scale_to_pixels
 from halofeed.prep.annotations.written_boxes import BOX_IS_ORIENTED
-from halofeed.prep.geometry.boxes import AnnotatedBoxes, BoxPolicy
+from halofeed.prep.geometry.boxes import AnnotatedBoxes, BoxPolicy, select_boxes
 from halofeed.prep.geometry.resize import ResizePlan, Size, displayed_size
 from halofeed.prep.options.recipe import Recipe
 from halofeed.prep.sources.example import Box, SourceExample
 from halofeed.prep.voxels.masks import mask_area
+from halofeed.schemas import keys
 from halofeed.schemas.tasks import OPTIONAL_ATTRIBUTES
 from halofeed.schemas.tfexample import Value
 from halofeed.system.errors import SourceError
@@ -27,13 +28,18 @@ def boxes_to_place(
 ) -> tuple[Box, ...]:
     """Return the boxes of a picture in pixels of the annotated grid, without the flags that the recipe ignores.
 
+    Open Images' boxes around groups are crowds: its evaluation ignores detections of their class that are inside of
+    them ("group-of" in the rules of its challenge).
+
     Args:
         orientation: EXIF orientation from the annotated grid to the displayed picture.
         source_size: displayed (height, width).
     """
     policies = {"is_crowd": recipe.boxes_crowd, "difficult": recipe.boxes_difficult}
     unflagged: dict[str, Any] = {flag: False for flag, policy in policies.items() if policy == "objects"}
-    boxes = reference.boxes or ()
+    boxes = tuple(
+        dataclasses.replace(box, is_crowd=True) if box.group_of else box for box in reference.boxes or ()
+    )
     if unflagged:
         boxes = tuple(dataclasses.replace(box, **unflagged) for box in boxes)
     return boxes_in_pixels(boxes, reference, orientation, source_size)
@@ -112,6 +118,53 @@ def describe_box(index: int, box: Box, fix: str = "; correct it, or use --boxes-
     """Return the number, class and corners of a box as text."""
     corners = f"x from {box.xmin:g} to {box.xmax:g}, y from {box.ymin:g} to {box.ymax:g}"
     return f"box {index + 1} ({box.label!r}): {corners}{fix}"
+
+
+def regions_to_place(reference: SourceExample, orientation: int, source_size: Size) -> NDArray[np.float64]:
+    """Return the ignored regions of a picture in pixels of the annotated grid, [region, 4], in the order of boxes.
+
+    Args:
+        orientation, source_size: as in `boxes_to_place`.
+    """
+    regions = np.array(reference.ignored_regions, np.float64).reshape(-1, 4)
+    if reference.normalized:
+        regions *= np.array(displayed_size(orientation, source_size) * 2)
+    return regions
+
+
+def region_features(
+    regions: NDArray[Any], output_size: Size, complete: NDArray[Any] | None = None
+) -> dict[str, Value]:
+    """Return the features of ignored regions; none without regions, so that such records keep their bytes.
+
+    Args:
+        regions: [region, 4] in pixels of the stored picture, within it.
+        output_size: stored (height, width) with padding.
+        complete: tiles: [region, 4], the same regions as the source file has them, in its pixels.
+    """
+    if not len(regions):
+        return {}
+    normalized = np.clip(regions / np.array(output_size * 2), 0, 1).astype(np.float32)
+    features: dict[str, Value] = dict(zip(keys.IGNORED_CORNERS, normalized.T, strict=True))
+    if complete is not None:
+        features.update(zip(keys.IGNORED_SOURCE_CORNERS, complete.astype(np.float32).T, strict=True))
+    return features
+
+
+def select_regions(regions: NDArray[np.float64], source_size: Size, orientation: int) -> NDArray[np.float64]:
+    """Return ignored regions in pixels of the displayed picture, clipped to it, without those of no area.
+
+    Raises:
+        SourceError: a region is inverted or not finite.
+    """
+    flags = np.zeros(len(regions), np.bool_)
+    annotated = AnnotatedBoxes(
+        boxes=regions, areas=np.full(len(regions), np.nan), is_crowd=flags, difficult=flags
+    )
+    try:
+        return select_boxes(annotated, source_size, orientation, BoxPolicy()).boxes
+    except SourceError as error:
+        raise SourceError(error.stage, error.reason, f"ignored region: {error.detail}") from error
 
 
 def kept_features(boxes: Sequence[Box], keep: Collection[str]) -> dict[str, Value]:

@@ -25,7 +25,16 @@ from halofeed.prep.convert.tallies import (
     sum_pixels,
 )
 from halofeed.prep.formats.picture import FIRST_OF_SEVERAL, DecodedImage, Footprint, ReadOptions, read_image
-from halofeed.prep.formats.picture.image import FEWER_BITS, GRAY_BANDS, MORE_BANDS
+from halofeed.prep.formats.picture.image import (
+    BURNED_IN_TEXT,
+    FEWER_BITS,
+    GRAY_BANDS,
+    IGNORED_WINDOWS,
+    MORE_BANDS,
+    NARROW_VALUES,
+    OVERLAYS_LEFT_OUT,
+    SEVERAL_VIEWS,
+)
 from halofeed.prep.formats.picture.jpeg import without_metadata
 from halofeed.prep.geometry.resize import ResizePlan, displayed_size, resizer, stored_to_file
 from halofeed.prep.options.option import copy_options
@@ -44,7 +53,10 @@ from halofeed.system.memory import ReserveMemory
 
 BOX_BYTES = 2048
 """Bytes of an object with its features."""
-_WARNINGS = (FEWER_BITS, GRAY_BANDS, MORE_BANDS)
+_WARNINGS = (
+    *(FEWER_BITS, GRAY_BANDS, MORE_BANDS),
+    *(BURNED_IN_TEXT, OVERLAYS_LEFT_OUT, SEVERAL_VIEWS, IGNORED_WINDOWS, NARROW_VALUES),
+)
 """Notes of decoders about guesses, which are printed as warnings."""
 _ENCODED = {"raw": 0.0, "packed": 1.0, "yuv420": 1.5, "jpeg": 2.0, "png": 2.7}
 _ENCODED_LABEL = {"raw": 0, "packed": 1, "yuv420": 1, "jpeg": 3, "png": 3}
@@ -104,6 +116,21 @@ SCALED_DECODE_KERNEL = "antialias"
 """Kernel before which a JPEG may be decoded at a smaller scale, to 8 bits; TensorFlow's kernels need every pixel."""
 
 
+def with_frame(
+    recipe: Recipe, reference: SourceExample, files: SourceFiles, reserve: ReserveMemory
+) -> SourceFiles:
+    """Return the files of a picture, which has one more file if it is a frame of a video."""
+    if reference.video_frame is None:
+        return files
+    from halofeed.prep.formats.clip.frame_pictures import FrameFiles
+    from halofeed.prep.formats.clip.opened_clip import FrameOptions
+
+    stored = {"channels": 3, "dtype": "uint8", "may_be_uint16": False}
+    picture = copy_options(ReadOptions, recipe, background=recipe.backdrop(), **stored)
+    # A video with missing frames still has those that are asked for.
+    return FrameFiles(files, reference, FrameOptions(picture=picture, incomplete="keep", reserve=reserve))
+
+
 @dataclass(frozen=True, kw_only=True)
 class PictureConverter:
     """Converter of references and bytes into records, for one recipe and one label map."""
@@ -125,6 +152,7 @@ class PictureConverter:
     ) -> tuple[Record, ...]:
         """Return the record of one source; raise SourceError where it cannot be converted."""
         reserve = reserve or self.recipe.reserve_alone()
+        files = with_frame(self.recipe, reference, files, reserve)
         label, notes, classes = read_picture_labels(self.recipe, self.labels, reference, files, reserve)
         reference = dataclasses.replace(reference, notes=(*reference.notes, *notes))
         return (self.convert(reference, files.read(reference.source), label, reserve, classes),)
@@ -173,7 +201,7 @@ class PictureConverter:
         def inspect(samples: DecodedImage) -> None:
             add_samples(ledger, samples, reference, label, grid, self._read_options)
 
-        image = read_image(data, self._read_options, needed, reserve_decoding, inspect)
+        image = read_image(data, self._read_options, needed, reserve_decoding, inspect, reference.frame or 0)
         plan = plan_of(recipe, displayed_size(image.orientation, image.stored_size))
         orientation, warning = annotated_orientation(reference.declared_size, image, grid)
         keeps_file = _keeps_file(recipe, image, plan)

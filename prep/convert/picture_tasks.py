@@ -32,7 +32,10 @@ from halofeed.prep.convert.object_features import (
     count_unusable,
     describe_box,
     kept_features,
+    region_features,
+    regions_to_place,
     scale_of,
+    select_regions,
 )
 from halofeed.prep.convert.tallies import PictureFacts, count_labels
 from halofeed.prep.formats.picture import DecodedImage, ReadOptions
@@ -216,6 +219,10 @@ def add_boxes(picture: AnnotatedPicture, features: dict[str, Value], facts: Pict
         features.update(corner_features(kept, picture.plan, picture.orientation))
     if "keypoints" in recipe.keep:
         _add_keypoint_features(picture, kept, features, facts)
+    regions = regions_to_place(reference, picture.orientation, picture.plan.source_size)
+    shown = select_regions(regions, picture.plan.source_size, picture.orientation)
+    features.update(region_features(shown * np.array(picture.plan.scale * 2), picture.plan.output_size))
+    facts.ignored_regions = len(shown)
     facts.labels.extend(ids)
     sides = np.array(picture.plan.output_size * 2)
     add_objects(facts.ledger, kept, placed.boxes * sides, scale_of(picture.plan, 1), reference.source)

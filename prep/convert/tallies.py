@@ -161,6 +161,7 @@ class PictureFacts:
     source_size: tuple[int, int]
     labels: list[int]
     boxes: int | None
+    ignored_regions: int = 0
     box_counts: Mapping[str, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
@@ -174,7 +175,7 @@ class PictureFacts:
 
 _COUNTS = (
     *("labels", "boxes_per_image", "boxes", "notes", "warnings", "source_sizes", "aspect_ratios"),
-    "label_voxels",
+    *("label_voxels", "ignored_per_image"),
 )
 
 
@@ -217,6 +218,8 @@ class PictureTally:
             self._labelled = (self._labelled or 0) + facts.labelled
         if facts.boxes is not None:
             counts["boxes_per_image"][facts.boxes] += 1
+        if facts.ignored_regions:
+            counts["ignored_per_image"][facts.ignored_regions] += 1
         size, ratio = _size_and_ratio(facts.source_size)
         counts["source_sizes"][size] += facts.counts_source
         counts["aspect_ratios"][ratio] += facts.counts_source
@@ -233,14 +236,10 @@ class PictureTally:
                 sum_squares=tuple(squares.tolist()),
                 histogram=tuple(map(tuple, histogram.tolist())),
             )
-        over = {
-            boxes - self._max_boxes: images
-            for boxes, images in self._counts["boxes_per_image"].items()
-            if boxes > self._max_boxes
-        }
         padded = self._stored_pixels - self._picture_pixels
         named: dict[str, Any] = {name: in_order(counts) for name, counts in self._counts.items()}
-        named["warnings"] = named["warnings"] or None
+        for name in ("warnings", "ignored_per_image"):
+            named[name] = named[name] or None
         if self._color_errors is not None:
             named["color_errors"] = in_order(dict(enumerate(self._color_errors.tolist())))
         if self._labelled is None:
@@ -253,11 +252,21 @@ class PictureTally:
             records=self._records,
             pixels=pixels,
             padding=Padding(stored_pixels=self._stored_pixels, padded_pixels=padded),
-            cut=Cut(images=sum(over.values()), boxes=sum(boxes * images for boxes, images in over.items())),
+            cut=cut_of(self._counts["boxes_per_image"], self._max_boxes),
             tiles=self._tiles or None,
             largest=self._largest,
             ledger=self._ledger.ledger(),
         )
+
+
+def cut_of(boxes_per_image: Mapping[int, int], max_boxes: int) -> Cut:
+    """Return how many images have more than `max_boxes` boxes, and how many boxes these are beyond it.
+
+    >>> cut_of({0: 5, 3: 2, 4: 1}, 2)
+    Cut(images=3, boxes=4)
+    """
+    over = {boxes - max_boxes: images for boxes, images in boxes_per_image.items() if boxes > max_boxes}
+    return Cut(images=sum(over.values()), boxes=sum(boxes * images for boxes, images in over.items()))
 
 
 NOTED_SHARE: Final = 0.01
@@ -458,6 +467,22 @@ _VOLUME_COUNTS = (
 
 
 @dataclass(frozen=True, kw_only=True)
+class ObjectFacts:
+    """Facts about the objects of a volume's record.
+
+    Args:
+        labels: class id of each object that the record shows.
+        counts: numbers of objects by what the conversion did to them; those of the scan are in its first record.
+        sizes_mm: numbers of objects of the scan by their longest side, in whole millimeters, rounded up; in the first
+            record alone.
+    """
+
+    labels: tuple[int, ...]
+    counts: Mapping[str, int]
+    sizes_mm: Mapping[int, int]
+
+
+@dataclass(frozen=True, kw_only=True)
 class VolumeFacts:
     """Facts about one record for the statistics; the first tile of a scan has those of the scan.
 
@@ -471,6 +496,7 @@ class VolumeFacts:
         sized: shape of the scan before it is fitted to the static shape.
         coverage: what all records of the scan show of it.
         ledger: what the conversion did to the information of the scan, for the first of its records.
+        objects: facts about the record's objects; None for segmentation.
     """
 
     shape: VolumeShape
@@ -487,6 +513,7 @@ class VolumeFacts:
     sized: VolumeShape
     coverage: Coverage
     ledger: LedgerCounter = field(default_factory=LedgerCounter)
+    objects: ObjectFacts | None = None
 
     @property
     def levels(self) -> int:
@@ -505,10 +532,22 @@ def count_values(
     return body, count_intensities(rows, mask=labels[:, ::ROW_STEP])
 
 
-class VolumeTally:
-    """Statistics of the records of a shard; the names of figures are those in `Statistics`."""
+_OF_LABEL_MAPS = ("labelled", "foreground_voxels", "label_voxels", "label_mm3", "label_cut_mm3")
+"""Figures of volumes that only records with a label map have."""
 
-    def __init__(self) -> None:
+
+class VolumeTally:
+    """Statistics of the records of a shard; the names of figures are those in `Statistics`.
+
+    Args:
+        max_boxes: number of boxes that the loader pads to; None for records with a label map.
+    """
+
+    def __init__(self, max_boxes: int | None = None) -> None:
+        self._max_boxes = max_boxes
+        self._objects: dict[str, Counter[Any]] = {
+            name: Counter() for name in ("boxes_per_image", "boxes", "box_sizes_mm")
+        }
         self._sums: dict[str, Any] = dict.fromkeys(_SUMS, 0)
         self._counts: dict[str, Counter[Any]] = {name: Counter() for name in _VOLUME_COUNTS}
         self._stored_voxels = self._inside_voxels = 0
@@ -524,6 +563,11 @@ class VolumeTally:
         sums["labelled"] += facts.labelled
         sums["foreground_voxels"] += facts.foreground_voxels
         counts["labels"].update(facts.label_voxels.keys())
+        if facts.objects is not None:
+            counts["labels"].update(facts.objects.labels)
+            self._objects["boxes_per_image"][len(facts.objects.labels)] += 1
+            self._objects["boxes"].update(facts.objects.counts)
+            self._objects["box_sizes_mm"].update(facts.objects.sizes_mm)
         counts["label_voxels"].update(facts.label_voxels)
         self._stored_voxels += int(np.prod(facts.shape))
         self._inside_voxels += facts.inside_voxels
@@ -549,10 +593,14 @@ class VolumeTally:
     def statistics(self) -> Statistics:
         """Return the statistics, with intensities instead of sums of pixels."""
         padded = self._stored_voxels - self._inside_voxels
-        counted: dict[str, Any] = {name: in_order(counts) for name, counts in self._counts.items()}
+        figures: dict[str, Any] = {name: in_order(counts) for name, counts in self._counts.items()}
+        figures |= self._sums
+        if self._max_boxes is not None:
+            figures = {name: value for name, value in figures.items() if name not in _OF_LABEL_MAPS}
+            figures |= {name: in_order(counts) for name, counts in self._objects.items()}
+            figures["cut"] = cut_of(self._objects["boxes_per_image"], self._max_boxes)
         return Statistics(
-            **self._sums,
-            **counted,
+            **figures,
             pixels=PixelSums(),
             padding=Padding(stored_pixels=self._stored_voxels, padded_pixels=padded),
             intensities=Intensities(body=self._body.to_json(), foreground=self._foreground.to_json()),

@@ -22,7 +22,10 @@ from halofeed.prep.convert.object_features import (
     count_unusable,
     describe_box,
     kept_features,
+    region_features,
+    regions_to_place,
     scale_of,
+    select_regions,
 )
 from halofeed.prep.convert.picture_tasks import BadObjects
 from halofeed.prep.convert.tallies import PictureFacts
@@ -94,6 +97,11 @@ class TileObjects:
         self._kept = [self._boxes[index] for index in self._rows]
         self._bad_objects = (*reference.bad_objects, *bad_masks)
         self._place(kept)
+        regions = regions_to_place(reference, picture.orientation, size)
+        shown = select_regions(regions, size, picture.orientation)
+        self._regions = ObjectGrid(shown * np.array(self._whole.scale * 2), self._whole.scaled_size)
+        to_file = displayed_to_file(picture.orientation, displayed_size(picture.orientation, size))
+        self._complete_regions = apply_to_boxes(to_file, shown)
         self._seen = np.zeros(len(self._rows), np.bool_)
         self._pixels: dict[int, int] = {}
         self._empty_masks: set[int] = set()
@@ -171,6 +179,10 @@ class TileObjects:
         if "keypoints" in recipe.keep:
             features.update(self._keypoints(boxes, plan))
         self._seen[rows] = True
+        regions = self._regions.pieces(TileWindow.of(plan))
+        complete = self._complete_regions[regions.rows]
+        features.update(region_features(regions.boxes, plan.output_size, complete))
+        facts.ignored_regions = len(regions.rows)
         facts.boxes = len(rows)
         facts.labels.extend(ids.tolist())
         facts.box_counts = {

@@ -20,7 +20,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from halofeed.prep.annotations.labels import LabelMap
-from halofeed.prep.convert.channel_grids import bring_channel, plan_channel, resampled_bytes
+from halofeed.prep.convert.channel_grids import (
+    bring_channel,
+    plan_channel,
+    reference_channel,
+    resampled_bytes,
+)
 from halofeed.prep.convert.converted_record import Record
 from halofeed.prep.convert.label_volume import LabelReader, ScanLabels
 from halofeed.prep.convert.loss_measures import (
@@ -36,6 +41,7 @@ from halofeed.prep.convert.loss_measures import (
 )
 from halofeed.prep.convert.tallies import (
     Coverage,
+    ObjectFacts,
     VolumeFacts,
     VolumeTally,
     count_labels,
@@ -43,6 +49,7 @@ from halofeed.prep.convert.tallies import (
     measure_coverage,
     shown_by,
 )
+from halofeed.prep.convert.volume_objects import BadObjects, ScanObjectReader, ScanObjects, ShownObjects
 from halofeed.prep.formats.volume.reading_options import ScanOptions
 from halofeed.prep.formats.volume_formats import open_scan
 from halofeed.prep.geometry.orientation import plan_canonical, plan_orthogonal
@@ -76,9 +83,11 @@ from halofeed.prep.voxels.intensity import (
     check_declared,
     check_values_are_hu,
     in_memory_order,
+    to_hounsfield_units,
 )
 from halofeed.prep.voxels.label_volumes import (
     CT_FOREGROUND_HU,
+    VoxelBox,
     foreground_box,
     label_box,
     mean_intensity,
@@ -92,6 +101,7 @@ from halofeed.schemas.encodings import ENCODINGS
 from halofeed.schemas.fields import count_set_members
 from halofeed.schemas.findings import FindingName
 from halofeed.schemas.ledger import LedgerCounter
+from halofeed.schemas.tasks import task_named
 from halofeed.schemas.tfexample import Value
 from halofeed.system.errors import SourceError
 from halofeed.system.memory import ReserveMemory
@@ -244,13 +254,15 @@ class _OpenedScans:
 
     Args:
         scans: the first channel, or several of one file, and the further channels.
-        canonical: plan to the canonical order of axes of the first one.
-        plans: plans of the further channels, see `plan_channel`.
+        canonical: plan to the canonical order of axes of the reference.
+        plans: plan of each scan, see `plan_channel`; None for the reference.
+        reference: the scan whose grid the records have: the first one, or the one that --channel-grid names.
     """
 
     scans: Sequence[Scan]
     canonical: VolumePlan
     plans: Sequence[VolumePlan | None]
+    reference: Scan
 
     @property
     def may_be_ct(self) -> bool:
@@ -272,21 +284,26 @@ class _ScanFacts:
         reference: the source example.
         source: the scan, without its voxels.
         values: plan of the values of each channel.
-        least: smallest value of the scan.
+        least: value of the background of each channel: the smallest value of the scan, or of the channel where
+            channels may differ in modality.
         findings: findings about the scan and its labels.
         sized: shape of the scan before the static shape.
         coverage: what the records leave out.
         ledger: losses of the conversion.
+        objects: the objects of the scan; None for segmentation.
+        shown_objects: what each record shows of them.
     """
 
     reference: SourceExample
     source: Scan
     values: Sequence[IntensityPlan]
-    least: float
+    least: tuple[float, ...]
     findings: tuple[Finding, ...]
     sized: VolumeShape
     coverage: Coverage
     ledger: LedgerCounter
+    objects: ScanObjects | None = None
+    shown_objects: ShownObjects | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -295,10 +312,15 @@ class VolumeConverter:
 
     recipe: Recipe
     labels: LabelMap
+    task: str = "segmentation"
+
+    @property
+    def _has_boxes(self) -> bool:
+        return task_named(self.task).has_boxes
 
     def new_tally(self) -> VolumeTally:
         """Return a tally for the facts of records."""
-        return VolumeTally()
+        return VolumeTally(self.recipe.max_boxes if self._has_boxes else None)
 
     def records(
         self, reference: SourceExample, files: SourceFiles, reserve: ReserveMemory | None = None
@@ -318,20 +340,23 @@ class VolumeConverter:
         if in_hu:
             check_declared(opened.scans)
         self._reserve(opened, reference, reserve)
-        labels = self._read_labels(opened, reference, files, options)
+        objects = self._read_objects(opened, reference, files, options) if self._has_boxes else None
+        labels = None if self._has_boxes else self._read_labels(opened, reference, files, options)
         image, moved = self._read_image(opened.scans, opened.plans)
         assumed = check_values_are_hu(opened.scans, image, self.recipe.fixed_window()) if in_hu else ()
         names, canonical = _channel_names(opened.scans), opened.canonical.target
         needs_unit = opened.may_be_ct and not in_hu
         # This drops the functions that read, and with them the bytes of the files.
-        scan = replace(opened.scans[0], read=_is_read)
+        scan = replace(opened.reference, read=_is_read)
         del opened
-        least = float(in_memory_order(image)[0].min())
+        least = self._least(image)
         values = self._plan_values(image, least)
         rounded = _check_rounding(image, values, names)
         known = self._known(None if labels is None else labels.values)
-        sized, parts = self._plan(canonical, image, known)
+        around = None if objects is None else objects.on_canonical(canonical)
+        sized, parts = self._plan(canonical, image, known, around)
         part_plans = [part.plan for part in parts]
+        shown = None if objects is None else objects.show(part_plans)
         coverage = measure_coverage(canonical, part_plans, known, self._channels, image=image[..., 0])
         ledger = LedgerCounter()
         levels = self._count_source(ledger, image, values, reference, needs_unit=needs_unit)
@@ -339,6 +364,7 @@ class VolumeConverter:
             self._count_instances(ledger, known, coverage, reference)
         del known
         noted = (*(labels.findings if labels else ()), *assumed, *rounded, *coverage.findings())
+        noted += () if shown is None else shown.findings()
         shared = _ScanFacts(
             reference=reference,
             source=scan,
@@ -348,6 +374,8 @@ class VolumeConverter:
             sized=sized,
             coverage=coverage,
             ledger=ledger,
+            objects=objects,
+            shown_objects=shown,
         )
         # `_move_parts` empties these lists, so that it can reuse or free the arrays.
         images, masks = [image], [] if labels is None else [labels.values]
@@ -355,18 +383,22 @@ class VolumeConverter:
         return self._convert_parts(parts, images, masks, shared, levels)
 
     def _open(self, reference: SourceExample, files: SourceFiles, options: ScanOptions) -> _OpenedScans:
-        """Open the scans of a source, and plan the way of the further channels to the grid of the first one."""
+        """Open the scans of a source, and plan the way of the channels to the grid of one of them."""
         scan = open_scan(
             files, reference.source, reference.slices or reference.members, options, reference.volume
         )
         members = dict(reference.mask_members)
         channels = [open_scan(files, path, members.get(path, ()), options) for path in reference.channels]
-        canonical = plan_canonical(scan.grid)
+        scans, rule = [scan, *channels], self.recipe.channel_grid
+        chosen = scans[reference_channel((reference.source, *reference.channels), rule)]
+        canonical = plan_canonical(chosen.grid)
         plans = [
-            plan_channel(canonical.target, channel, self.recipe.channel_grid, self.recipe.mask_grid_tolerance)
-            for channel in channels
+            None
+            if one is chosen
+            else plan_channel(canonical.target, one, rule, self.recipe.mask_grid_tolerance)
+            for one in scans
         ]
-        return _OpenedScans(scans=[scan, *channels], canonical=canonical, plans=plans)
+        return _OpenedScans(scans=scans, canonical=canonical, plans=plans, reference=chosen)
 
     def _reserve(self, opened: _OpenedScans, reference: SourceExample, reserve: ReserveMemory) -> None:
         """Reserve the memory of the conversion."""
@@ -374,13 +406,13 @@ class VolumeConverter:
         label_dtype = np.dtype(self.labels.stored_dtype(sets=bool(self._channels)))
         scans = opened.scans
         needed = conversion_bytes(self.recipe, opened.canonical, scans, label_dtype.itemsize * has_labels)
-        reserve(needed + resampled_bytes(opened.plans, scans[1:]))
+        reserve(needed + resampled_bytes(opened.plans, scans))
 
     def _read_labels(
         self, opened: _OpenedScans, reference: SourceExample, files: SourceFiles, options: ScanOptions
     ) -> ScanLabels | None:
         """Return the labels of the scans; None without any."""
-        scan, several = opened.scans[0], len(reference.masks) + len(reference.class_masks) > 1
+        scan, several = opened.reference, len(reference.masks) + len(reference.class_masks) > 1
         return LabelReader(
             recipe=self.recipe,
             label_map=self.labels,
@@ -398,6 +430,23 @@ class VolumeConverter:
                 negative_values=self.labels.negative_values,
             ),
             slices=scan.slices,
+        ).read()
+
+    def _read_objects(
+        self, opened: _OpenedScans, reference: SourceExample, files: SourceFiles, options: ScanOptions
+    ) -> ScanObjects:
+        """Return the objects of the scans in voxels of the first one."""
+        grid = opened.scans[0].grid
+        return ScanObjectReader(
+            recipe=self.recipe,
+            labels=self.labels,
+            reference=reference,
+            files=files,
+            grid=grid,
+            options=replace(options, origin=opened.origin),
+            reserve_mask=lambda mask: options.reserve(
+                label_bytes(opened.scans, grid, mask, 0, several=False)
+            ),
         ).read()
 
     def _count_source(
@@ -475,12 +524,14 @@ class VolumeConverter:
     ) -> Iterator[tuple[VolumeTile, Voxels, Voxels | None]]:
         """Yield each part with its stored voxels and its class ids; None without labels. This empties both lists."""
         values = shared.values
-        fill = float(self.recipe.pad_value[0]) if self.recipe.pad_value else shared.least
+        fill = shared.least
+        if self.recipe.pad_value:
+            fill = (float(self.recipe.pad_value[0]),) * len(fill)
         stored_first = self._stores_first(parts, images[0], values)
         if stored_first:
             # Voxels that are only moved can be stored first: one pass for all tiles, and fewer bytes to move.
             images.append(_store(images.pop(), values))
-            fill = values[0].stored(fill)
+            fill = (values[0].stored(fill[0]),) * len(fill)
         for part in parts:
             last = part is parts[-1]
             stored = apply_image(part.plan, images.pop() if last else images[0], fill, spare=last)
@@ -523,16 +574,18 @@ class VolumeConverter:
 
         Args:
             scans: the first channel and the further ones.
-            plans: of the further channels, see `plan_channel`.
+            plans: of each scan, see `plan_channel`.
         """
         found = sum(scan.channels for scan in scans)
         if found != self.recipe.channels:
             detail = f"found {found}, expected {self.recipe.channels}"
             fix = f"use --channels {found} if all scans have as many"
             raise SourceError("read", "number of channels", f"{detail}; {fix}")
+        if self.recipe.offset_hu:
+            self._check_offset(scans)
         brought = [
-            bring_channel(plan, scan, _narrowed(scan.read()))
-            for plan, scan in zip((None, *plans), scans, strict=True)
+            bring_channel(plan, scan, _narrowed(self._read_scan(scan)))
+            for plan, scan in zip(plans, scans, strict=True)
         ]
         parts = [part for part, _ in brought]
         findings = tuple(dict.fromkeys(finding for _, of_part in brought for finding in of_part))
@@ -542,8 +595,29 @@ class VolumeConverter:
         padding = np.min_scalar_type(self.recipe.pad_value[0])
         return image.astype(np.promote_types(image.dtype, padding), copy=False), findings
 
-    def _plan(self, grid: Grid, image: Voxels, labels: Voxels | None) -> tuple[VolumeShape, list[VolumeTile]]:
-        """Return a scan's shape before the static shape, and the plan of each tile from its canonical grid."""
+    def _read_scan(self, scan: Scan) -> Voxels:
+        voxels = scan.read()
+        return to_hounsfield_units(voxels, self.recipe.offset_hu) if self.recipe.offset_hu else voxels
+
+    def _check_offset(self, scans: Sequence[Scan]) -> None:
+        """Refuse --offset-hu for scans that state their unit or modality, and for several channels."""
+        stated = next((one.unit or one.modality for one in scans if one.unit or one.modality), "")
+        # A second offset would shift values that the header's rescale has made Hounsfield units.
+        if stated:
+            detail = f"the file says {stated}; leave --offset-hu out"
+            raise SourceError("intensity", "values state their unit already", detail)
+        if self.recipe.channels > 1:
+            detail = "one offset may not suit each of them; leave --offset-hu out"
+            raise SourceError("intensity", "offset of several channels", detail)
+
+    def _plan(
+        self, grid: Grid, image: Voxels, labels: Voxels | None, around: VoxelBox | None
+    ) -> tuple[VolumeShape, list[VolumeTile]]:
+        """Return a scan's shape before the static shape, and the plan of each tile from its canonical grid.
+
+        Args:
+            around: the box around the objects of the scan; None without any.
+        """
         recipe = self.recipe
         kernels: dict[str, Any] = {
             "image_kernel": recipe.interpolation,
@@ -560,8 +634,8 @@ class VolumeConverter:
             # What is left has the foreground in its center already.
             crop = plan_foreground_crop(plan.target, box)
             plan, box = join_plans([plan, crop]), None
-        if recipe.center == "label" and labels is not None:
-            box = transform_box(plan, label_box(labels))
+        if recipe.center == "label":
+            box = transform_box(plan, around if labels is None else label_box(labels))
         tiles = self._fit(plan.target, None if box is None else box.center, kernels)
         return plan.target.shape, [replace(tile, plan=join_plans([plan, tile.plan])) for tile in tiles]
 
@@ -579,12 +653,23 @@ class VolumeConverter:
             plan = plan_crop_or_pad(grid, shape, center)
         return [VolumeTile(number=0, origin=(0, 0, 0), plan=plan)]
 
-    def _plan_values(self, image: Voxels, least: float) -> list[IntensityPlan]:
+    def _least(self, image: Voxels) -> tuple[float, ...]:
+        """Return the background of each channel of [depth, height, width, channel], see `_ScanFacts.least`."""
+        count = int(image.shape[3])
+        if count == 1 or self.recipe.channel_grid == "refuse":
+            return tuple([float(in_memory_order(image)[0].min())] * count)
+        # Air of a CT, -1000, is no value of the PET beside it.
+        return tuple(float(image[..., at].min()) for at in range(count))
+
+    def _plan_values(self, image: Voxels, least: Sequence[float]) -> list[IntensityPlan]:
         """Return the plan of the values of each channel."""
         recipe, channels = self.recipe, [image[..., at] for at in range(image.shape[3])]
         if recipe.window_percentiles:
             low, high = recipe.window_percentiles
-            windows = [percentile_window(channel, low, high, above=least) for channel in channels]
+            windows = [
+                percentile_window(channel, low, high, above=background)
+                for channel, background in zip(channels, least, strict=True)
+            ]
             return [IntensityPlan(store=recipe.dtype, window=window) for window in windows]
         if recipe.normalize == SCAN:
             return [
@@ -620,11 +705,16 @@ class VolumeConverter:
             _background(grid.shape, label_dtype) if labels is None else labels.astype(label_dtype, copy=False)
         )
         (depth, height, width), encoding = grid.shape, self.recipe.encoding
+        described, objects, lost = self._described(part, shared)
+        if not self._has_boxes:
+            described = {
+                keys.LABEL: LABEL_ENCODERS[encoding](stored_labels[..., None], 0),
+                keys.LABELLED: np.array([int(labels is not None)]),
+            }
         features: dict[str, Value] = {
             keys.ENCODED: ENCODERS[encoding](image, 0),
             keys.FORMAT: encoding.encode(),
-            keys.LABEL: LABEL_ENCODERS[encoding](stored_labels[..., None], 0),
-            keys.LABELLED: np.array([int(labels is not None)]),
+            **described,
             keys.DEPTH: np.array([depth]),
             keys.HEIGHT: np.array([height]),
             keys.WIDTH: np.array([width]),
@@ -641,7 +731,7 @@ class VolumeConverter:
             features[keys.INTENSITY_SCALE] = np.array(slopes, np.float32)
             features[keys.INTENSITY_OFFSET] = np.array(intercepts, np.float32)
         known = self._known(None if labels is None else stored_labels)
-        least = shared.values[0].stored(shared.least)
+        least = shared.values[0].stored(shared.least[0])
         body, foreground = count_values(image, self.recipe.dtype, known, least)
         counted = {} if labels is None else count_labels(stored_labels)
         counted = {value: count for value, count in counted.items() if value != self.labels.stored_ignore}
@@ -660,8 +750,20 @@ class VolumeConverter:
             sized=shared.sized,
             coverage=shared.coverage,
             ledger=shared.ledger,
+            objects=objects,
         )
-        return Record.of(shared.reference, features, facts, number=part.number, encoding=encoding)
+        return Record.of(shared.reference, features, facts, lost, part.number, encoding=encoding)
+
+    def _described(
+        self, part: VolumeTile, shared: _ScanFacts
+    ) -> tuple[dict[str, Value], ObjectFacts | None, BadObjects]:
+        """Return the features and facts of the objects that a record shows, and the lost ones with the first record."""
+        if shared.objects is None or shared.shown_objects is None:
+            return {}, None, ()
+        objects, all_shown, is_first = shared.objects, shared.shown_objects, part.number == 0
+        shown = all_shown.of_records[part.number]
+        facts = objects.facts(shown, all_shown, is_first=is_first)
+        return objects.features(shown), facts, objects.lost(all_shown) if is_first else ()
 
 
 @lru_cache(maxsize=1)

@@ -14,7 +14,12 @@ from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from halofeed.prep.formats.volume.reading_options import ScanOptions
 from halofeed.prep.geometry.scan import Grid, MaskScan, Scan
-from halofeed.prep.sources.file_names import ARRAY_EXTENSIONS, DICOM_EXTENSIONS, FORMAT_EXTENSIONS
+from halofeed.prep.sources.file_names import (
+    ARRAY_EXTENSIONS,
+    DICOM_EXTENSIONS,
+    FORMAT_EXTENSIONS,
+    STACK_EXTENSIONS,
+)
 from halofeed.prep.sources.files import SourceFiles, pointer_kind
 from halofeed.system.errors import SourceError
 from halofeed.system.wording import plural
@@ -73,6 +78,8 @@ def _open_file(name: str, files: SourceFiles, path: str, options: ScanOptions) -
         from halofeed.prep.formats.volume.minc import open_minc as open_file
     elif name == "numpy":
         from halofeed.prep.formats.volume.numpy_array import open_array as open_file
+    elif name == "tiff":
+        from halofeed.prep.formats.volume.tiff_stack import open_tiff_stack as open_file
     else:
         from halofeed.prep.formats.volume.mgh import open_mgh as open_file
     return open_file(files, path, options)
@@ -109,6 +116,11 @@ FORMATS: dict[str, VolumeFormat] = {
     "mgh": _file_format("mgh", lambda start: start.startswith(b"\0\0\0\1") and start[20:23] == b"\0\0\0"),
     "minc": _file_format("minc", lambda start: start.startswith((b"CDF\1", b"CDF\2", b"\x89HDF\r\n\x1a\n"))),
     "numpy": _file_format("numpy", lambda start: start.startswith(b"\x93NUMPY"), ARRAY_EXTENSIONS),
+    "tiff": _file_format(
+        "tiff",
+        lambda start: start.startswith((b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")),
+        STACK_EXTENSIONS,
+    ),
     "dicom": VolumeFormat(
         extensions=DICOM_EXTENSIONS,
         begins=lambda start: start[128:132] == b"DICM",

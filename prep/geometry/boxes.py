@@ -6,6 +6,8 @@ stored image, 0 to 1 over its padded size. Flips and crops change these coordina
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -284,43 +286,73 @@ def flip_left_right(boxes: npt.NDArray[Any]) -> npt.NDArray[Any]:
     >>> flip_left_right(np.array([[0, 0.25, 1, 0.5]])).tolist()
     [[0.0, 0.5, 1.0, 0.75]]
     """
-    return np.stack([boxes[..., 0], 1 - boxes[..., 3], boxes[..., 2], 1 - boxes[..., 1]], axis=-1)
+    return flip_boxes(boxes, -1)
 
 
 def flip_up_down(boxes: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """Mirror boxes [..., 4] top to bottom."""
-    return np.stack([1 - boxes[..., 2], boxes[..., 1], 1 - boxes[..., 0], boxes[..., 3]], axis=-1)
+    return flip_boxes(boxes, -2)
+
+
+def flip_boxes(boxes: npt.NDArray[Any], axis: int) -> npt.NDArray[Any]:
+    """Mirror boxes along an axis of the image, counted from its last one.
+
+    Args:
+        boxes: [..., 4] of pictures or [..., 6] of volumes, normalized.
+        axis: -1 for the width, -2 for the height, -3 for the depth.
+
+    >>> flip_boxes(np.array([[0, 0.25, 0.5, 0.25, 1, 1]]), -3).tolist()
+    [[0.75, 0.25, 0.5, 1.0, 1.0, 1.0]]
+    """
+    low, high = boxes.shape[-1] // 2 + axis, boxes.shape[-1] + axis
+    flipped = boxes.copy()
+    flipped[..., low], flipped[..., high] = 1 - boxes[..., high], 1 - boxes[..., low]
+    return flipped
+
+
+def turn_boxes(boxes: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Turn boxes [..., 4] or [..., 6] counter-clockwise by a quarter in the plane of height and width, as np.rot90."""
+    axes = boxes.shape[-1] // 2
+    order = list(range(2 * axes))
+    for last in (axes - 1, 2 * axes - 1):
+        order[last - 1], order[last] = order[last], order[last - 1]
+    return flip_boxes(boxes[..., order], -2)
 
 
 def crop_boxes(
-    boxes: npt.NDArray[Any], areas: npt.NDArray[Any], window: npt.ArrayLike, minimum_visible: float = 0.0
+    boxes: npt.NDArray[Any],
+    areas: npt.NDArray[Any],
+    window: npt.ArrayLike,
+    minimum_visible: float | npt.NDArray[np.float64] = 0.0,
 ) -> tuple[npt.NDArray[Any], npt.NDArray[np.bool_], npt.NDArray[Any]]:
     """Move boxes into a window of their image, and mark the boxes that are still visible.
 
     Args:
-        boxes: floating [..., n, 4], normalized to the image.
+        boxes: floating [..., n, 4], or [..., n, 6] of volumes, normalized to the image.
         areas: floating [..., n], in pixels²; a crop does not change the size of a pixel.
-        window: [..., 4], (top, left, height, width) normalized to the image; one for all images, or one per image.
-        minimum_visible: fraction of a box, 0 to 1, that must be inside the window to keep the box.
+        window: [..., 4], (top, left, height, width) normalized to the image, or [..., 6] with the first slice and the
+            depth of a volume before them; one for all images, or one per image.
+        minimum_visible: fraction of a box, 0 to 1, that must be inside the window to keep the box; one, or one per
+            box, [..., n].
 
     Returns:
         Boxes normalized to the window, within 0 to 1; kept, bool [..., n]; areas times the visible fraction.
         Rows that are not kept hold zeros; the caller removes them. A box without area is kept if it is inside the
         window or on its edge; any other box must overlap the window.
     """
-    if not 0 <= minimum_visible <= 1:
+    if not np.all((np.asarray(minimum_visible) >= 0) & (np.asarray(minimum_visible) <= 1)):
         raise UsageError(f"minimum_visible: expected a share from 0 to 1, got {minimum_visible}")
-    frame = np.asarray(window, np.float64)
+    frame, axes = np.asarray(window, np.float64), boxes.shape[-1] // 2
     # A window without area would divide by 0.
-    if not (frame[..., 2:] > 0).all():
+    if not (frame[..., axes:] > 0).all():
         raise UsageError(f"window: expected a height and width above 0, got {frame.tolist()}")
     wide = boxes.astype(np.float64)
-    corner, extent = frame[..., None, [0, 1, 0, 1]], frame[..., None, [2, 3, 2, 3]]
+    corner, extent = (frame[..., None, [*range(first, first + axes)] * 2] for first in (0, axes))
     moved = (wide - corner) / extent
     cut = np.clip(moved, 0, 1)
     before, after = _areas(moved), _areas(cut)
     has_area = before > 0
-    touches = ((moved[..., :2] <= 1) & (moved[..., 2:] >= 0)).all(axis=-1)
+    touches = ((moved[..., :axes] <= 1) & (moved[..., axes:] >= 0)).all(axis=-1)
     visible_fraction = np.where(has_area, after / np.where(has_area, before, 1), touches)
     kept = np.asarray((visible_fraction > 0) & (visible_fraction >= minimum_visible))
     new_boxes = np.where(kept[..., None], cut, 0).astype(boxes.dtype)
@@ -328,7 +360,11 @@ def crop_boxes(
 
 
 def _areas(boxes: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    return np.asarray((boxes[..., 2] - boxes[..., 0]) * (boxes[..., 3] - boxes[..., 1]))
+    """Return the areas of boxes of pictures, and the volumes of those of volumes."""
+    axes = boxes.shape[-1] // 2
+    sides = [boxes[..., axis + axes] - boxes[..., axis] for axis in range(axes)]
+    # Products of whole columns take half the time of `prod` along the last axis.
+    return np.asarray(functools.reduce(operator.mul, sides))
 
 
 def box_corners(boxes: Sequence[Box]) -> npt.NDArray[np.float64]:

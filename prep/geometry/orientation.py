@@ -214,6 +214,37 @@ def check_same_space(image: Grid, mask: Grid, tolerance_voxels: float = GRID_TOL
     raise SourceError("geometry", "mask lies on another grid than its image", detail)
 
 
+def plan_part(whole: Grid, part: Grid, tolerance_voxels: float = GRID_TOLERANCE_VOXELS) -> VolumePlan | None:
+    """Plan to pad a volume that has some of the voxels of another grid to all of them; None for any other volume.
+
+    The grid of the part has the axes of the whole grid, in their order, and an offset of whole voxels:
+
+        whole   · · · · · · · ·            part   o o o            result   0 0 0 o o o 0 0
+                      o o o
+
+    Args:
+        whole: grid of the scan, in canonical order.
+        part: smaller grid, in canonical order.
+        tolerance_voxels: allowed offset along each axis, as a fraction of a voxel.
+    """
+    if part.shape == whole.shape or any(
+        low > high for low, high in zip(part.shape, whole.shape, strict=True)
+    ):
+        return None
+    first = np.linalg.solve(whole.affine, part.affine)[:3, 3]
+    start = np.rint(first)
+    sizes = np.array(part.shape)
+    if (start < 0).any() or (start + sizes > whole.shape).any():
+        return None
+    same = Grid(shape=part.shape, affine=whole.affine.copy())
+    same.affine[:3, 3] = whole.to_mm(start)
+    # The corners of both grids, so that other sides of voxels add up.
+    if distance_voxels(same, part) > tolerance_voxels:
+        return None
+    plan = plan_window(part, triple((-start).tolist()), whole.shape)
+    return replace(plan, target=whole)
+
+
 def tolerance_for(offset: float) -> str:
     """Return the option that accepts grids with this offset in voxels; "" if no tolerance is large enough.
 

@@ -152,6 +152,7 @@ class MaskScan:
         names: class names by number, if the file has them (DICOM SEG, RTSTRUCT, Slicer's NRRD, label tables of NIfTI);
             else empty.
         values: voxel value of each named number, if other programs know these values too.
+        codes: codes of each number, if the file has them, see `halofeed.prep.formats.dicom.mask_codes`.
         findings: see `Scan`.
         files: relative paths of the source files, sorted.
         read_classes: function for files that name their classes. Its arguments are the class id of each value, and the
@@ -175,6 +176,7 @@ class MaskScan:
     read_bytes: int = 0
     value_bytes: int = 4
     values: Mapping[int, int] = field(default_factory=dict)
+    codes: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
 
 
 def left_out_findings(names: Mapping[int, str], kept: Collection[int]) -> tuple[Finding, ...]:

@@ -9,21 +9,40 @@ from halofeed.prep.annotations.annotation_tools import DocumentFormat, list_docu
 from halofeed.prep.annotations.contract import Layout, LayoutOptions, Listing, PartwiseListing, as_listing
 from halofeed.prep.annotations.suggest_layout import add_hint
 from halofeed.prep.layouts import (
+    bdd100k,
     bids,
     box_lines,
+    cityscapes,
     coco,
+    crowdhuman,
     cvat,
+    datumaro,
     dicom,
     dota,
+    fiftyone,
     folders,
     geojson,
     image_table,
     json_tools,
+    keras_lists,
+    lidc,
+    luna16,
+    monai,
+    mot,
     msd,
+    nndetection,
     nnunet,
+    object_masks,
     pairs,
+    pascal_text,
+    run_length_table,
+    sagemaker,
+    scan_boxes,
+    visdrone,
+    visdrone_video,
     voc,
     yolo,
+    yolo_ndjson,
 )
 from halofeed.prep.sources.example import SourceExample
 from halofeed.prep.sources.files import SourceFiles
@@ -33,6 +52,7 @@ from halofeed.system.wording import did_you_mean
 __all__ = ["LAYOUTS", "Layout", "LayoutOptions", "SourceExample", "find_layout"]
 
 _SEGMENTATION = ("segmentation",)
+_DETECTION = ("detection",)
 _ALL = ("classification", "detection", "segmentation")
 
 
@@ -132,6 +152,49 @@ LAYOUTS: dict[str, Layout] = {
         _of_documents(json_tools.LABEL_STUDIO),
         _of_documents(json_tools.SUPERVISELY),
         _of_documents(box_lines.WIDER),
+        replace(_of_documents(visdrone.VISDRONE), list_labels=visdrone.list_labels),
+        replace(
+            _of_documents(visdrone_video.VISDRONE_VIDEO),
+            list_references=visdrone_video.list_references,
+            list_labels=visdrone.list_labels,
+        ),
+        replace(_of_documents(mot.MOT), list_references=mot.list_references),
+        _of_documents(crowdhuman.CROWDHUMAN),
+        _of_documents(bdd100k.BDD100K),
+        _of_documents(pascal_text.PASCAL_TEXT),
+        Layout(
+            name="object-masks",
+            tasks=("detection",),
+            summary="a mask per object: ID/images/a with ID/masks, images/a with masks/a/, or values of label images",
+            list_references=object_masks.list_references,
+            takes_volumes=False,
+            has_masks=True,
+        ),
+        _of_documents(yolo_ndjson.YOLO_NDJSON),
+        _of_documents(sagemaker.SAGEMAKER),
+        _of_documents(keras_lists.KERAS_YOLO),
+        _of_documents(datumaro.DATUMARO),
+        _of_documents(fiftyone.FIFTYONE),
+        Layout(
+            name="cityscapes",
+            tasks=("segmentation", "detection"),
+            summary="Cityscapes: leftImg8bit/SPLIT/CITY with gtFine: label images, or polygons with --task detection",
+            list_references=cityscapes.list_references,
+            default_task="segmentation",
+            label_values=cityscapes.label_values,
+            ignored_values=cityscapes.ignored_values,
+            takes_volumes=False,
+            has_masks=True,
+            keeps=("corners",),
+        ),
+        Layout(
+            name="run-lengths",
+            tasks=("detection", "segmentation"),
+            summary="Kaggle's tables of run lengths: ImageId[_ClassId],EncodedPixels",
+            list_references=run_length_table.list_references,
+            has_masks=True,
+            takes_volumes=False,
+        ),
         Layout(
             name="geojson",
             tasks=("detection",),
@@ -162,6 +225,14 @@ LAYOUTS: dict[str, Layout] = {
             keeps=("corners", "occluded", "group_of"),
         ),
         Layout(
+            name="croissant",
+            tasks=_ALL,
+            summary="Croissant 1.0 or 1.1: a record set whose fields name pictures in files, tables or Parquet",
+            list_references=partial(image_table.list_references, "croissant"),
+            takes_volumes=False,
+            keeps=("corners", "occluded", "group_of"),
+        ),
+        Layout(
             name="pairs",
             tasks=_SEGMENTATION,
             summary="volumes, pictures or clips with labels: images/a with labels/a, a with a_seg, or by patterns",
@@ -176,6 +247,13 @@ LAYOUTS: dict[str, Layout] = {
             list_references=msd.list_references,
             label_values=msd.label_values,
             channel_names=msd.channel_names,
+        ),
+        Layout(
+            name="monai",
+            tasks=_SEGMENTATION,
+            summary="MONAI's datalist: JSON with lists of images and labels, channels and folds",
+            list_references=monai.list_references,
+            label_values=monai.label_values,
         ),
         Layout(
             name="nnunet",
@@ -214,6 +292,35 @@ LAYOUTS: dict[str, Layout] = {
             summary="DICOM series in folders, each with a SEG, an RTSTRUCT or a NIfTI mask, or with none",
             list_references=dicom.list_references,
             label_values=dicom.label_values,
+        ),
+        Layout(
+            name="scan-boxes",
+            tasks=_DETECTION,
+            summary="a table of boxes or spheres in volumes: filename[,class], xmin to zmax, or x,y,z,diameter",
+            list_references=scan_boxes.list_references,
+            takes_scan_boxes=True,
+        ),
+        Layout(
+            name="luna16",
+            tasks=_DETECTION,
+            summary="LUNA16: annotations.csv with nodules in mm, scans (.mhd) in subset0 to subset9",
+            list_references=luna16.list_references,
+            takes_scan_boxes=True,
+        ),
+        Layout(
+            name="lidc",
+            tasks=_DETECTION,
+            summary="LIDC-IDRI: DICOM series with XML of up to four readers",
+            list_references=lidc.list_references,
+            takes_scan_boxes=True,
+        ),
+        Layout(
+            name="nndetection",
+            tasks=_DETECTION,
+            summary="nnDetection: imagesTr/CASE_0000, labelsTr/CASE with numbered objects and CASE.json",
+            list_references=nndetection.list_references,
+            channel_names=nndetection.channel_names,
+            takes_scan_boxes=True,
         ),
     )
 }

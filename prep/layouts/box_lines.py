@@ -9,7 +9,7 @@ from typing import Any
 
 from halofeed.prep.annotations.annotation_tools import DocumentFormat, FilePicture
 from halofeed.prep.annotations.contract import LayoutOptions, split_in_file_name
-from halofeed.prep.annotations.written_boxes import class_of, numbers_of, rectangle_of
+from halofeed.prep.annotations.written_boxes import class_of, numbers_of, rectangle_of, region_of
 from halofeed.prep.sources.example import Box
 from halofeed.prep.sources.file_names import is_image_name
 from halofeed.system.errors import SourceError
@@ -18,12 +18,12 @@ from halofeed.system.wording import plural
 # KITTI: label_2/000001.txt for image_2/000001.png ---------------------------------------------------------
 #
 # The rules are those of KITTI's development kit for objects (readme.txt). Coordinates count from 0 and are taken as
-# they are written, as KITTI's own evaluation does. `DontCare` marks regions without labels and is no object.
+# they are written, as KITTI's own evaluation does. `DontCare` marks regions without labels, which are ignored regions.
 
 _FOLDER = re.compile(r"(^|/)label(?=(s|_\d+)?/[^/]*$)")
 _KITTI_VALUES = 15
 _DONT_CARE = "DontCare"
-_LEFT_OUT = "DontCare regions are left out; objects in them have no label"
+_IGNORED = "DontCare regions are ignored regions: training and evaluation leave them out"
 
 
 def _read_kitti(path: str, data: bytes) -> list[FilePicture] | None:
@@ -38,11 +38,11 @@ def _read_kitti(path: str, data: bytes) -> list[FilePicture] | None:
     if not is_label_folder and not any(len(row) in (_KITTI_VALUES, _KITTI_VALUES + 1) for row in rows):
         return None
     stem = _FOLDER.sub(r"\1image", posixpath.splitext(path)[0])
-    notes = (_LEFT_OUT,) if any(row[0] == _DONT_CARE for row in rows) else ()
+    notes = (_IGNORED,) if any(row[0] == _DONT_CARE for row in rows) else ()
     return [FilePicture(name="", stem=stem, objects=rows, notes=notes)]
 
 
-def _box_of_kitti(row: Sequence[str], what: str, options: LayoutOptions) -> Box | None:
+def _box_of_kitti(row: Sequence[str], what: str, options: LayoutOptions) -> Box:
     # KITTI's readme: 15 columns; results for its evaluation have a score as the 16th.
     if len(row) != _KITTI_VALUES:
         has_score = len(row) == _KITTI_VALUES + 1
@@ -52,7 +52,7 @@ def _box_of_kitti(row: Sequence[str], what: str, options: LayoutOptions) -> Box 
     truncated, occluded, _, *sides = numbers_of(row[1:8], what)
     # KITTI's readme: DontCare denotes regions in which objects have not been labeled.
     if row[0] == _DONT_CARE:
-        return None
+        return region_of(sides, what, options)
     # Occlusion: 0 is visible, 1 partly and 2 largely occluded, 3 unknown.
     flags: dict[str, Any] = {"truncated": truncated > 0, "occluded": occluded in (1, 2)}
     return rectangle_of(class_of(row[0], what), sides, what, options, **flags)

@@ -20,7 +20,7 @@ from halofeed.prep.annotations.contract import (
     sort_examples,
 )
 from halofeed.prep.annotations.image_index import ImageIndex, ImageMatch, ImageQuery
-from halofeed.prep.annotations.picture_classes import settle_classes, with_classes
+from halofeed.prep.annotations.picture_classes import means_empty, settle_classes, with_classes
 from halofeed.prep.annotations.resolve_boxes import resolve_boxes
 from halofeed.prep.annotations.written_boxes import (
     BOX_IS_ORIENTED,
@@ -33,14 +33,19 @@ from halofeed.prep.annotations.written_boxes import (
     parse_flag,
     parse_number,
     rectangle_of,
+    region_of,
     usable_boxes,
     usable_parts,
     with_corners,
 )
 from halofeed.prep.layouts.coco_files import (
+    CROWD_KEYS,
     TURNED_SHARE,
+    FileClasses,
     InstancesFile,
+    crowd_of,
     is_class_alone,
+    is_ignored_region,
     normalize_id,
     read_files,
     values_of_classes,
@@ -53,6 +58,7 @@ from halofeed.system.wording import plural
 _KNOWN_KEYS = frozenset(
     (
         *(TURNED_SHARE, "id", "image_id", "category_id", "bbox", "area", "iscrowd", "segmentation"),
+        "ignore",
         *("difficult", "truncated"),  # halofeed's own exports have them, and those of VOC's converters
     )
 )
@@ -60,12 +66,14 @@ _KNOWN_KEYS = frozenset(
 _IMAGE_KEYS = frozenset(("id", "file_name", "height", "width"))
 """Keys of an image entry that the reader uses; the others may name its group."""
 _KEPT = {"occluded": ("occluded", "attributes"), "keypoints": ("keypoints", "num_keypoints")}
-# COCO's key is iscrowd; is_crowd, isCrowd and crowd are read too.
-_CROWD = ("iscrowd", "crowd")
 _FLAGS = {0: False, 1: True}
+_IGNORED = (
+    "annotations with ignore are ignored regions: training and evaluation leave them out for every class"
+)
 _NO_OUTLINE = frozenset(("keypoints", "num_keypoints"))
 """Keys that have words of geometry in their names; --keep reads them, and without it no box is lost."""
 _CORNER_SIZE_MODES = (None, 1, "XYWH_ABS", "XYWH")
+_OF_ALL = "; --task classification takes the classes of all pictures"
 UNLABELED = 0
 """Value of pixels without a segment; classes have the values from 1."""
 _LARGEST_SEGMENT = (1 << 24) - 1
@@ -102,7 +110,7 @@ def list_references(
     _check_occluded(documents, options)
     skeletons = _skeletons_of(documents) if "keypoints" in options.keep else None
     # The documents take most of the memory of planning, so only their classes are kept.
-    class_values = partial(values_of_classes, [document.classes for document in documents])
+    class_values = partial(values_of_classes, [_classes_of(document, options) for document in documents])
     listed: list[SourceExample] = []
     if options.wants_label_images:
         values = {name: value for value, name in class_values().items()}
@@ -218,6 +226,10 @@ def _annotations_by_image(
 
 def _are_of_classes(documents: Sequence[InstancesFile], options: LayoutOptions) -> bool:
     """Return whether the files give classes of images; raise AnnotationsError if the task needs something else."""
+    # The user's word: sets of camera traps have boxes of some pictures, and classes of all. A picture of several
+    # classes has a problem unless its set of classes is wanted.
+    if options.task == "classification":
+        return True
     of_classes = next((one for one in documents if one.classes_only), None)
     of_objects = next((one for one in documents if one.annotations and not one.classes_only), None)
     # A record has a class or boxes, so one conversion cannot take both.
@@ -232,12 +244,30 @@ def _are_of_classes(documents: Sequence[InstancesFile], options: LayoutOptions) 
             f"{of_classes.file}: its annotations have no boxes and no outlines, and give each image a class: take "
             "--task classification"
         )
-    # Classes of objects are no classes of their pictures, of which one may show several.
-    if options.task == "classification" and not of_classes:
-        raise AnnotationsError(
-            f"{documents[0].file}: its annotations are objects, and no classes of images: take --task detection"
-        )
     return of_classes is not None
+
+
+def _classes_of(document: InstancesFile, options: LayoutOptions) -> FileClasses:
+    """Return the classes of a file: those of its objects do not include one that means a picture without objects."""
+    # Classification keeps it, as a class of pictures.
+    if options.task == "classification" or document.classes_only or options.wants_label_images:
+        return document.classes
+    empty = _empty_classes(document, options)
+    names = {identity: name for identity, name in document.names_by_id.items() if identity not in empty}
+    return replace(document.classes, names_by_id=names, used=document.used.difference(empty))
+
+
+def _empty_classes(document: InstancesFile, options: LayoutOptions) -> dict[int, str]:
+    """Return the categories of pictures without objects, such as those of camera traps that show no animal.
+
+    An unused category of such a name stays a class, since only annotations without a place show what it means.
+    """
+    alone: set[Any] = set()
+    placed: set[Any] = set()
+    for one in document.annotations:
+        (alone if is_class_alone(one) else placed).add(one["category_id"])
+    names = ((identity, document.names_by_id.get(identity)) for identity in alone - placed)
+    return {identity: name for identity, name in names if name and means_empty(name, options)}
 
 
 def _classified_images(
@@ -346,6 +376,8 @@ def _object_examples(
     if document.outlined:
         count = plural(document.outlined, "annotation has", "annotations have")
         notes += (f"{document.file}: {count} no bbox: the box is that of the outline",)
+    for name in _empty_classes(document, options).values():
+        notes += (f"{document.file}: {name} means a picture without objects, and is no class of objects",)
     if skeletons is not None:
         are_pixel_numbers = _are_pixel_numbers_in(document.annotations)
         skeletons = replace(skeletons, shift=_MIDDLE if are_pixel_numbers else 0.0)
@@ -359,7 +391,8 @@ def _object_examples(
         if example.problem is None:
             example = reader.with_objects(example, entry, annotations)
         read.append((example, reader.classes_alone(annotations), document.file))
-    for example in (*settle_classes(read, options, are_objects=True), *document.faulty, *orphaned):
+    settled = settle_classes(read, options, are_objects=True, advice=_OF_ALL)
+    for example in (*settled, *document.faulty, *orphaned):
         yield replace(example, notes=(*example.notes, *notes)) if example.boxes else example
 
 
@@ -381,7 +414,7 @@ class _ObjectReader:
             size = declared_size(entry.get("height"), entry.get("width"))
         except SourceError as error:
             return replace(example, problem=error.args)
-        notes = example.notes
+        notes = example.notes + (_IGNORED,) * any(box.is_region for box in boxes)
         if self.skeletons is not None and boxes:
             notes += _notes_of(annotations, self.skeletons)
         return replace(example, boxes=boxes, declared_size=size, bad_objects=bad, notes=notes)
@@ -432,6 +465,9 @@ def _refuse_lost_annotations(
 def _box(annotation: dict[str, Any], names_by_id: dict[int, str], options: LayoutOptions) -> Box:
     what = f"annotation {annotation.get('id')}"
     bbox = _four_numbers(annotation.get("bbox"), what)
+    if is_ignored_region(annotation):
+        values = [parse_number(value, f"{what} bbox") for value in bbox]
+        return region_of(values, what, options, form="corner-size")
     # Few such annotations: of many, `_refuse_lost_categories` says that categories lacks entries.
     if annotation["category_id"] not in names_by_id:
         detail = f"{what}: category_id {annotation['category_id']!r} is no category of the file"
@@ -441,7 +477,7 @@ def _box(annotation: dict[str, Any], names_by_id: dict[int, str], options: Layou
     written = annotation.get("attributes")
     attributes = written if isinstance(written, dict) else {}
     turn = angle_of(attributes.get("rotation"), what, options)
-    is_crowd = parse_flag(_crowd_of(annotation), f"{what} iscrowd", _FLAGS)
+    is_crowd = parse_flag(crowd_of(annotation), f"{what} iscrowd", _FLAGS)
     occluded = annotation.get("occluded", attributes.get("occluded", 0))
     area = annotation.get("area")
     # A mask shows a turned object as it is, so only boxes need to be upright.
@@ -548,7 +584,7 @@ def _unread_keys(document: InstancesFile, options: LayoutOptions) -> tuple[str, 
     """
     _check_bbox_mode(document, options)
     read = set(_KNOWN_KEYS).union(*(keys for name, keys in _KEPT.items() if name in options.keep))
-    ignored = {*_CROWD, *map(normalize_name, options.ignore_columns)}
+    ignored = {*CROWD_KEYS, *map(normalize_name, options.ignore_columns)}
     # By spelling first: a file has millions of keys, and few spellings.
     spellings = {key for one in document.annotations for key in one} - read
     unread = sorted(key for key in spellings if normalize_name(key) not in ignored)
@@ -576,15 +612,6 @@ def _check_bbox_mode(document: InstancesFile, options: LayoutOptions) -> None:
             f"{document.file}: bbox_mode is {modes[0]!r}, not COCO's x, y, width, height; state with --box-form what "
             "bbox has"
         )
-
-
-def _crowd_of(annotation: Mapping[str, Any]) -> Any:
-    """Return the written flag that marks an object as a crowd; 0 if there is none."""
-    written = annotation.get("iscrowd")
-    # The exact key counts where a file has several spellings.
-    if written is None:
-        written = next((value for key, value in annotation.items() if normalize_name(key) in _CROWD), None)
-    return 0 if written is None else written
 
 
 def _check_form(document: InstancesFile, options: LayoutOptions) -> None:

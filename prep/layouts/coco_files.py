@@ -14,9 +14,11 @@ import posixpath
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from functools import partial
+from typing import Any, Final, TypeAlias
 
 from halofeed.prep.annotations.class_names import shorten_list
+from halofeed.prep.annotations.columns import normalize_name
 from halofeed.prep.annotations.contract import read_required, rejected_example, split_in_file_name
 from halofeed.prep.annotations.suggest_layout import layout_hint
 from halofeed.prep.annotations.written_boxes import MIN_BAD_OBJECTS, polygon_area, share_of_turned_rectangle
@@ -41,6 +43,7 @@ class FileClasses:
     file: str
     names_by_id: Mapping[int, str]
     used: frozenset[int]
+    only_ignored: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,6 +59,7 @@ class InstancesFile:
         annotations: annotation entries, with ids for comparisons.
         names_by_id: category names by id, without unused categories that conflict with others.
         used: ids of the categories that annotations have.
+        only_ignored: ids of the categories that only ignored regions have, which are no classes.
         categories: all categories, with ids for comparisons.
         label_images: panoptic files: name of the label image of each image, by the image's id for comparisons.
         outlined: number of annotations whose box is that of their outline.
@@ -76,11 +80,14 @@ class InstancesFile:
     outlined: int = 0
     classes_only: bool = False
     repeated_ids: frozenset[int | str] = frozenset()
+    only_ignored: frozenset[int] = frozenset()
 
     @property
     def classes(self) -> FileClasses:
         """Return the classes, which do not hold the annotations in memory."""
-        return FileClasses(file=self.file, names_by_id=self.names_by_id, used=self.used)
+        return FileClasses(
+            file=self.file, names_by_id=self.names_by_id, used=self.used, only_ignored=self.only_ignored
+        )
 
 
 def read_files(
@@ -100,7 +107,11 @@ def read_files(
         AnnotationsError: there is no such file, or a fault affects a complete file.
     """
     names = _instance_files(annotations, annotation_file, label_images=label_images)
-    return [_read_document(annotations, name, outlines=outlines, label_images=label_images) for name in names]
+    read = partial(_read_document, annotations, outlines=outlines, label_images=label_images)
+    found = [read(name, may_be_bare=len(names) > 1) for name in names]
+    documents = [one for one in found if one is not None]
+    # No file has annotations: the message of the first one says so.
+    return documents or [one for one in [read(names[0])] if one is not None]
 
 
 def _instance_files(
@@ -225,10 +236,12 @@ _HOOKS: Mapping[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
 
 
 def _read_document(
-    annotations: SourceFiles, name: str, *, outlines: str, label_images: bool
-) -> InstancesFile:
-    """Return the content of one file, see `read_files`."""
-    lists = _read_lists(annotations, name, outlines=outlines)
+    annotations: SourceFiles, name: str, *, outlines: str, label_images: bool, may_be_bare: bool = False
+) -> InstancesFile | None:
+    """Return the content of one file, see `read_files`; None for one that lists pictures alone, if that may be."""
+    lists = _read_lists(annotations, name, outlines=outlines, may_be_bare=may_be_bare)
+    if lists is None:
+        return None
     images, faulty, repeated_ids = _valid_images(name, lists["images"])
     pictures: dict[int | str | None, str] = {}
     if _is_panoptic(name, lists["annotations"], outlines=outlines, label_images=label_images):
@@ -241,7 +254,8 @@ def _read_document(
     written = [entry.get("category_id") for entry in objects]
     for entry in objects:
         entry["category_id"] = normalize_id(entry.get("category_id"))
-    used = {entry["category_id"] for entry in objects}
+    used = {entry["category_id"] for entry in objects if not is_ignored_region(entry)}
+    only_ignored = {entry["category_id"] for entry in objects} - used
     names_by_id = _names_by_id(name, lists["categories"], used)
     _refuse_lost_categories(name, written, objects, names_by_id)
     return InstancesFile(
@@ -255,6 +269,7 @@ def _read_document(
         annotations=tuple(objects),
         names_by_id=names_by_id,
         used=frozenset(identity for identity in names_by_id if identity in used),
+        only_ignored=frozenset(identity for identity in names_by_id if identity in only_ignored),
         categories=tuple({**one, "id": normalize_id(one.get("id"))} for one in lists["categories"]),
         label_images=pictures,
         outlined=outlined,
@@ -263,8 +278,16 @@ def _read_document(
     )
 
 
-def _read_lists(annotations: SourceFiles, name: str, *, outlines: str) -> Lists:
-    """Return the images, annotations and categories of a file; raise AnnotationsError if it lacks one of the lists."""
+def _read_lists(
+    annotations: SourceFiles, name: str, *, outlines: str, may_be_bare: bool = False
+) -> Lists | None:
+    """Return the images, annotations and categories of a file, or None for a file that lists pictures alone.
+
+    iNaturalist's test2018.json is such a file. Its pictures have no annotation, as those that no file names.
+
+    Raises:
+        AnnotationsError: the file lacks one of the lists.
+    """
     data = read_required(annotations, name)
     try:
         # The hook drops outlines while the file is parsed, since they are most of its memory.
@@ -272,6 +295,8 @@ def _read_lists(annotations: SourceFiles, name: str, *, outlines: str) -> Lists:
     except (ValueError, RecursionError) as error:
         fix = "correct it" if data.rstrip().endswith((b"}", b"]")) else "it ends early, so copy it again"
         raise AnnotationsError(f"{name}: expected COCO instances as JSON: {error}; {fix}") from error
+    if may_be_bare and isinstance(content, dict) and content.get("images") and "annotations" not in content:
+        return None
     lists: Lists = {}
     for part in ("images", "annotations", "categories"):
         entries = content.get(part) if isinstance(content, dict) else None
@@ -465,7 +490,7 @@ def _refuse_lost_categories(
     lost = [
         (one.get("id"), category)
         for one, category in zip(annotations, written, strict=True)
-        if one["category_id"] not in names_by_id
+        if one["category_id"] not in names_by_id and not is_ignored_region(one)
     ]
     many = len(lost) >= MIN_BAD_OBJECTS and len(lost) > _SHARE_LOST * len(annotations)
     # See _SHARE_LOST: dropping a class's objects would make background of them.
@@ -502,6 +527,33 @@ def _names_by_id(
     return dict(sorted(names_by_id.items()))
 
 
+# COCO's key is iscrowd; is_crowd, isCrowd and crowd are read too.
+CROWD_KEYS: Final = ("iscrowd", "crowd")
+
+
+def crowd_of(annotation: Mapping[str, Any]) -> Any:
+    """Return the written flag that marks an object as a crowd; 0 if there is none."""
+    written = annotation.get("iscrowd")
+    # The exact key counts where a file has several spellings.
+    if written is None:
+        written = next(
+            (value for key, value in annotation.items() if normalize_name(key) in CROWD_KEYS), None
+        )
+    return 0 if written is None else written
+
+
+def is_ignored_region(annotation: Mapping[str, Any]) -> bool:
+    """Return whether an annotation is an ignored region: it has `ignore`, and is no crowd, which has a class.
+
+    COCO has no such key. The evaluations of CityPersons (eval_MR_multisetup.py) and TinyPerson (cocoeval.py) neither
+    require nor count detections of such objects; pycocotools overwrites the key by iscrowd.
+
+    >>> [is_ignored_region(one) for one in ({"ignore": 1}, {"ignore": 0}, {"ignore": True, "iscrowd": 1}, {})]
+    [True, False, False, False]
+    """
+    return annotation.get("ignore") in (1, "1", "true", "True") and crowd_of(annotation) in (0, "0", False)
+
+
 def values_of_classes(documents: Sequence[FileClasses]) -> dict[int, str]:
     """Return the category names of all files by value, in the order of their ids; values begin at 1.
 
@@ -521,7 +573,7 @@ def values_of_classes(documents: Sequence[FileClasses]) -> dict[int, str]:
     for document in documents:
         for identity, label in document.names_by_id.items():
             # Unused categories keep their place, so that class ids do not depend on which objects a subset has.
-            if label not in names_by_id.values():
+            if label not in names_by_id.values() and identity not in document.only_ignored:
                 names_by_id.setdefault(identity, label)
     names = dict.fromkeys(names_by_id[identity] for identity in sorted(names_by_id))
     return dict(enumerate(names, start=1))

@@ -12,6 +12,7 @@ from posixpath import basename, splitext
 
 from halofeed.prep.annotations.advice import Suggestion, advise, option_values, suggest
 from halofeed.prep.annotations.contract import LayoutOptions, grouped, is_split_name
+from halofeed.prep.annotations.dicom_evidence import holds_pictures, one_patient_each
 from halofeed.prep.annotations.layout_hints import Hint, read_heads
 from halofeed.prep.annotations.suggest_layout import find_hints
 from halofeed.prep.annotations.suggest_patterns import (
@@ -26,14 +27,25 @@ from halofeed.prep.annotations.unknown_annotations import describe_annotations
 from halofeed.prep.layouts import LAYOUTS
 from halofeed.prep.layouts.folders import IMAGE_FOLDER, MASK_FOLDER, MAX_FOLDERS, MAY_SHOW_ONE_THING
 from halofeed.prep.sources.example import SourceExample
-from halofeed.prep.sources.file_names import extension_of, is_image_name
+from halofeed.prep.sources.file_names import extension_of, is_dicom_name, is_image_name
 from halofeed.prep.sources.files import SourceFiles
 from halofeed.system.errors import AnnotationsError, UsageError
 from halofeed.system.wording import plural
 
 _TABLES = frozenset(("csv", "jsonl"))
+_COLUMN_LAYOUTS = {
+    "csv": (".csv", ".tsv"),
+    "jsonl": (".jsonl", ".ndjson", ".parquet"),
+    "tfrecord": (".tfrecord",),
+    "webdataset": (".tar",),
+    "croissant": (),
+}
+"""Layouts of tables, whose columns the user may name, and usual ends of their files' names."""
+_SERIES = "dicom"
 _SHARES = {"folders": 0.9}
 """Least share of inputs with labels; folders of pictures are in many projects, so nearly all files must be pictures."""
+_SCANS_OF = {"lidc": "dicom"}
+"""Layouts whose scans are those of another one, which therefore fits them too."""
 _BY_NAMES = ("folders", "pairs", "class-masks")
 """Layouts that are recognized by listing alone: their files have no content that shows the layout."""
 
@@ -82,6 +94,10 @@ def detect_layout(
         annotations=annotations, images=images, annotation_file=annotation_file, options_of=options_of
     )
     hints = list(find_hints(annotations, annotation_file))
+    if (table := _by_columns(source, hints)) is not None:
+        return table
+    if _names_each_slice(source, hints):
+        hints = [hint for hint in hints if hint.layouts != (_SERIES,)]
     if (shown := _by_content(hints, annotations.root)) is not None:
         return shown
     extension = (annotation_file or "").rpartition(".")[2].lower()
@@ -92,11 +108,77 @@ def detect_layout(
     return _by_listing(source, candidates or (*_BY_NAMES, *_metadata_layout(annotations)), hints)
 
 
+def _by_columns(source: _Source, hints: Sequence[Hint]) -> DetectedLayout | None:
+    """Return the layout of the tables of a source whose columns the user names; None where none are named.
+
+    Raises:
+        AnnotationsError: the source has several kinds of tables.
+    """
+    if not any(_options_or_none(source, name).column for name in _COLUMN_LAYOUTS):
+        return None
+    shown = {hint.layouts[0]: hint for hint in reversed(hints) if len(hint.layouts) == 1}
+    certain = {name: hint.what for name, hint in shown.items() if name in _COLUMN_LAYOUTS}
+    found = certain or _tables_by_names(source)
+    if not found:
+        raise AnnotationsError(
+            f"{source.annotations.root}: --column names columns of a table, and the source has none in CSV, JSONL, "
+            "Parquet, TFRecord or tar files; leave it out"
+        )
+    if len(found) > 1:
+        listed = "; ".join(found.values())
+        raise AnnotationsError(
+            f"{source.annotations.root}: tables of several kinds: {listed}. Choose {_choices(found)}"
+        )
+    ((name, what),) = found.items()
+    return DetectedLayout(name=name, reason=f"{what}, whose columns are named")
+
+
+def _options_or_none(source: _Source, name: str) -> LayoutOptions:
+    """Return the user's options for a layout, or the defaults where they do not fit it."""
+    try:
+        return source.options_of(name)
+    except UsageError:
+        return LayoutOptions()
+
+
+def _tables_by_names(source: _Source) -> dict[str, str]:
+    """Return the layout of each kind of table in a source with a description, by the names of its files."""
+    named = source.annotation_file
+    found: dict[str, str] = {}
+    for path in [named] if named else source.annotations.sizes():
+        for name, endings in _COLUMN_LAYOUTS.items():
+            if endings and path.lower().endswith(endings):
+                found.setdefault(name, f"{path} is a table by its name")
+    return found
+
+
+def _names_each_slice(source: _Source, hints: Sequence[Hint]) -> bool:
+    """Return whether a table has a row for most DICOM files, so that each of them is a picture and no slice of a scan.
+
+    With --depth the source is one of volumes.
+    """
+    tables = [hint.layouts[0] for hint in hints if len(hint.layouts) == 1 and hint.layouts[0] in _TABLES]
+    if not tables or not any(hint.layouts == (_SERIES,) for hint in hints):
+        return False
+    try:
+        source.options_of("folders")
+        listed = source.list_by(tables[0], source.options_of(tables[0]))
+    except (AnnotationsError, UsageError):
+        return False
+    named = sum(one.problem is None and is_dicom_name(one.source) for one in listed)
+    return 2 * named > sum(map(is_dicom_name, source.images.sizes()))
+
+
 def _by_content(hints: Sequence[Hint], root: str) -> DetectedLayout | None:
     """Return the layout that the contents of files show; None if they show none or leave a choice."""
     certain = {hint.layouts[0]: hint for hint in reversed(hints) if len(hint.layouts) == 1}
     # A table beside the files of a tool is usually made from them.
     certain = {name: hint for name, hint in certain.items() if name not in _TABLES} or certain
+    # A description in Croissant is often beside the files that it describes.
+    if len(certain) > 1:
+        certain.pop("croissant", None)
+    beneath = {_SCANS_OF[name] for name in certain if name in _SCANS_OF}
+    certain = {name: hint for name, hint in certain.items() if name not in beneath}
     # One folder with the exports of two tools: either would be a guess.
     if len(certain) > 1:
         raise AnnotationsError(
@@ -191,6 +273,8 @@ def _doubt_folders(source: _Source, good: Sequence[SourceExample], options: Layo
         return None
     notes = [note for one in good for note in one.notes if MAY_SHOW_ONE_THING in note]
     doubt = _doubt_classes(source.annotations, by_class, notes)
+    if doubt is None and one_patient_each(source.images, by_class):
+        doubt = "each folder holds the DICOM pictures of one patient"
     doubt = doubt or _doubt_contents(source.images, by_class, options)
     return f"{doubt}; if each folder is a class: --layout folders" if doubt else None
 
@@ -201,7 +285,7 @@ def _no_layout_message(
     """Return the message for a source that no layout fits, with what was tried and what to say."""
     images, root = source.images, source.annotations.root
     # Names without an extension are no pictures, and DICOM files would have given a hint.
-    if not any(extension_of(path) for path in images.sizes()):
+    if not any(extension_of(path) for path in images.sizes()) and not holds_pictures(images):
         return (
             f"{images.root}: no picture, volume or video lies below it{_others(images)}; name the folder that holds "
             "them"
@@ -219,6 +303,9 @@ def _no_layout_message(
         found = shown or several_labels(images, list(images.sizes()))
         others = f"; {found}" if found else ""
         head = f"its files show no layout{others}; name one of {', '.join(LAYOUTS)} with --layout"
+    # A table that names pictures may lack one word, which its layout's own message tells.
+    if not tables and shown and (names := _tables_by_names(source)):
+        trials = [_try_layout(source, name) for name in names if name in _TABLES] + list(trials)
     lines = [f"  {trial.name}: {trial.reason}" for trial in trials if not trial.fits]
     for text in [f"; {hint}" for hint in (*hints, shown) if hint]:  # once is enough
         lines = [line.replace(text, "") for line in lines]

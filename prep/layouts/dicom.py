@@ -190,6 +190,18 @@ def list_references(
     )
 
 
+def list_scans(
+    images: SourceFiles, options: LayoutOptions
+) -> tuple[Sequence[FoundSeries], list[SourceExample]]:
+    """Return the series of a source, and an example for every other file; no file is a label.
+
+    Raises:
+        AnnotationsError: there is no DICOM series.
+    """
+    content = _sort_content(images, series_below(images, (), options)["."], None, options)
+    return content.found, list(_other_files(content))
+
+
 @dataclass(frozen=True, kw_only=True)
 class _Content:
     """Series and other files of a source, sorted into images and labels.

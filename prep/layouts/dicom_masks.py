@@ -8,12 +8,12 @@ from functools import partial
 from itertools import takewhile
 
 from halofeed.prep.annotations.advice import suggest
+from halofeed.prep.annotations.pairing import MERGE_ADVICE
 from halofeed.prep.annotations.patterns import Pattern, compile_pattern
 from halofeed.prep.sources.file_names import folder_of, stem_of
 
 _NAMES = {"segmentation": "SEG", "label map segmentation": "SEG", "structure set": "RTSTRUCT"}
 _MAX_CHOICES = 3
-_MERGE = "--several-masks merge takes them together if they show different structures"
 
 
 def series_near(path: str, folders: Mapping[str, str]) -> list[str]:
@@ -60,7 +60,7 @@ def describe_choice(several: Sequence[Sequence[str]], single: Sequence[str], kin
     ]
     try_words = partial(_try_pattern, ordered, single, kinds)
     found = suggest([("--label-pattern", pattern) for pattern in patterns], try_words, most=_MAX_CHOICES)
-    return "; or ".join([*map(str, found), _MERGE])
+    return "; or ".join([*map(str, found), MERGE_ADVICE])
 
 
 def _try_pattern(

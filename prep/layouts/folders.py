@@ -27,7 +27,13 @@ from halofeed.prep.annotations.patterns import compile_pair
 from halofeed.prep.annotations.suggest_layout import may_suggest_layout, suggest_layout
 from halofeed.prep.annotations.suggest_patterns import LayoutError, pattern_advice
 from halofeed.prep.sources.example import SourceExample
-from halofeed.prep.sources.file_names import UNREAD_EXTENSIONS, is_document_name, is_image_name, is_video_name
+from halofeed.prep.sources.file_names import (
+    UNREAD_EXTENSIONS,
+    is_document_name,
+    is_image_name,
+    is_still_name,
+    is_video_name,
+)
 from halofeed.prep.sources.files import SourceFiles
 from halofeed.system.addresses import is_remote
 from halofeed.system.errors import AnnotationsError, SourceError
@@ -130,7 +136,7 @@ def summarize(paths: Iterable[str], options: LayoutOptions) -> FolderSummary:
     for path in filter(options.takes, paths):
         folder = path.rpartition("/")[0]
         seen.firsts.setdefault(folder, path)
-        # A folder of HEIC files alone is a class without a single usable image.
+        # A folder of JPEG 2000 files alone is a class without a single usable image.
         if folder not in seen.classes and not path.lower().endswith(UNREAD_EXTENSIONS):
             seen.classes[folder] = path
         seen.count += 1
@@ -309,7 +315,9 @@ def _refuse_one_level_too_deep(inside: Sequence[Sequence[str]], root: str) -> No
 
 
 def _has_slides(paths: Iterable[str], options: LayoutOptions) -> bool:
-    """Return whether DICOM files are pictures, which they are only as slides that are cut into tiles."""
+    """Return whether DICOM files are slides that are cut into tiles."""
+    if options.fit != "tiles":
+        return False
     return any(path.lower().endswith(".dcm") and options.takes(path) for path in paths)
 
 
@@ -317,9 +325,18 @@ def _check_no_other_layout(annotations: SourceFiles, images: SourceFiles) -> Non
     for files in (annotations,) if annotations is images else (annotations, images):
         if (found := suggest_layout(files)) is not None:
             message = f"{files.root}: no class folders: {found}"
+            inside = [path for path in images.sizes() if "/" in path]
             # No class folder has a picture, so --folders-are-classes would not help.
-            if not any(is_image_name(path) for path in images.sizes() if "/" in path):
+            if not any(map(is_image_name, inside)):
                 raise AnnotationsError(f"{message}; or save class folders of pictures as PNG files")
+            if not any(map(is_still_name, inside)):
+                raise LayoutError(
+                    message,
+                    lambda: (
+                        "or use --folders-are-classes to take each folder for a class, and each slice for a "
+                        "picture of it"
+                    ),
+                )
             raise LayoutError(
                 message,
                 lambda: "or use --folders-are-classes to take each folder for a class and ignore such files",
@@ -349,7 +366,7 @@ def _example(path: str, first_is_split: bool, options: LayoutOptions) -> SourceE
     # Pictures beside the class folders are samples or previews of a set.
     elif not folders:
         problem = ("selection", "image lies in no class folder", "")
-    # AVIF, HEIC, JPEG 2000 and JPEG XL: images for certain, which are not decoded here.
+    # JPEG 2000: images for certain, which are not decoded here.
     elif is_unread:
         extension = splitext(path)[1].lower()
         problem = ("decode", "format not supported", f"{extension}; convert it to JPEG or PNG first")

@@ -8,7 +8,7 @@ import posixpath
 import re
 import shlex
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, groupby
 from operator import itemgetter
@@ -26,6 +26,7 @@ from halofeed.prep.annotations.columns import CORNERS, SPELLINGS, parse_literal,
 from halofeed.prep.annotations.container_rows import parquet_class_names
 from halofeed.prep.annotations.contract import (
     LayoutOptions,
+    ListedClasses,
     Listing,
     grouped,
     sort_examples,
@@ -42,11 +43,13 @@ from halofeed.prep.annotations.image_index import (
 )
 from halofeed.prep.annotations.picture_classes import settle_classes
 from halofeed.prep.annotations.resolve_boxes import resolve_boxes
+from halofeed.prep.annotations.stated_columns import parse_columns, single_columns
 from halofeed.prep.annotations.table_files import container_files, described_folder, is_container
 from halofeed.prep.annotations.table_forms import is_metadata
 from halofeed.prep.annotations.tables import ColumnRules, Table, TableRow, read_tables, shared_attributes
 from halofeed.prep.annotations.tfrecord_rows import tfrecord_class_names
 from halofeed.prep.annotations.written_boxes import (
+    REGION,
     declared_size,
     keeps_corners,
     make_box,
@@ -96,8 +99,8 @@ def list_references(
 
     For classes the columns are `filename,class[,split,group,id]`. For boxes they are
     `filename,class,xmin,ymin,xmax,ymax[,width,height]`, with one box per row in pixels. A row without class and box
-    is an image without objects. Further columns for boxes are area, is_crowd, difficult, truncated and occluded, and
-    corners with a list of x and y of four points.
+    is an image without objects. Further columns for boxes are area, is_crowd, difficult, truncated and occluded,
+    ignored, whose rows with 1 are ignored regions and need no class, and corners with a list of x and y of four points.
     `columns` accepts other spellings and other forms of a box. `table_forms` converts the tables of Hugging Face,
     Google's AutoML and Vertex AI, Open Images and Kaggle's wheat.
 
@@ -155,7 +158,7 @@ def _list_references(
     if with_boxes:
         resolved = _resolve_tables(rows.images(), images, options)
         yield from sort_examples(note_similar_classes([*resolved, *others]))
-        return None
+        return _classes_of_column(annotations, tables, options)
     similar = similar_class_notes(name for cell in rows.classes for name in _classes(cell, options))
     if similar:  # `classes` includes those of rejected images
         similar = similar_class_notes(
@@ -164,7 +167,25 @@ def _list_references(
     yield from add_class_notes(heapq.merge(_classified(rows, options), others, key=sort_key), similar)
     # A column for each class: the columns give the order of the classes, and a class may be 0 in all rows.
     named = tuple(dict.fromkeys(name for table in tables for name in table.classes))
-    return (lambda: dict(enumerate(named))) if named else None
+    return (lambda: dict(enumerate(named))) if named else _classes_of_column(annotations, tables, options)
+
+
+def _classes_of_column(
+    annotations: SourceFiles, tables: Sequence[Table], options: LayoutOptions
+) -> ListedClasses | None:
+    """Return the class names of the column that the user names, in their order; None if the user names none."""
+    stated = single_columns(parse_columns(options.column)).get("label")
+    if stated is None:
+        return None
+    named: dict[str, None] = {}
+    for table in tables:
+        kind = container_kind(table.file)
+        if kind == "parquet":
+            named |= dict.fromkeys(parquet_class_names(annotations, table.file, stated))
+        elif kind in ("tfrecord", "array_record"):
+            named |= dict.fromkeys(tfrecord_class_names(annotations, table.file, options))
+    # No names: the classes are those of the rows, and not those of another feature.
+    return lambda: dict(enumerate(named))
 
 
 def _read_tables(
@@ -193,8 +214,8 @@ def _column_rules(options: LayoutOptions) -> ColumnRules:
         expected=f"{','.join(_IMAGE_COLUMNS)} with one image per row, or also {','.join(CORNERS)} with one box per "
         "row; image,label need --task segmentation, or --task classification where labels are classes",
         spellings={**SPELLINGS, "filename": (*SPELLINGS["filename"], ("image",))},
-        read=lambda name, header: read_columns(
-            name, header, options.wants_boxes, options.box_form, options.ignore_columns
+        read=lambda name, header, stated: read_columns(
+            name, header, options.wants_boxes, options.box_form, options.ignore_columns, stated
         ),
         options=options,
     )
@@ -254,7 +275,11 @@ def list_labels(form: str, annotations: SourceFiles, annotation_file: str | None
     found = container_files(form, annotations, annotation_file)
     if form == "webdataset":  # a class is a number, whose name no member of a tar file has
         return ordered_classes(classes_beside(annotations, [*found, ""]))
-    read = {"parquet": parquet_class_names, "tfrecord": tfrecord_class_names}
+    read: dict[str, Callable[[SourceFiles, str], tuple[str, ...]]] = {
+        "parquet": parquet_class_names,
+        "tfrecord": tfrecord_class_names,
+        "array_record": tfrecord_class_names,
+    }
     firsts = {posixpath.dirname(file): file for file in reversed(found)}
     names = (read[container_kind(file)](annotations, file) for file in firsts.values())
     return tuple(dict.fromkeys(name for one in names for name in one))
@@ -378,7 +403,7 @@ def _by_source(tables: Sequence[Table], index: ImageIndex, options: LayoutOption
             query = _image_query(facts.folder, named)
             payload = (None, row.file, row.line, row.cells, row.fault, facts.split_of(row), facts.notes)
             # Pictures inside of the container are its own. A damaged row keeps its name, wherever the file is.
-            if named and (row.fault is not None or container_of(named) == table.file):
+            if named and (row.fault is not None or _is_member(named, table)):
                 found.add((named, place, payload))
             # Most names are paths, which are confirmed at once; the others need all names together.
             elif named and matcher.is_path((facts.folder, named), query):
@@ -393,6 +418,12 @@ def _by_source(tables: Sequence[Table], index: ImageIndex, options: LayoutOption
             comparison.add(record[0], -1)
         found.add(record)
     return _SortedRows(records=found, classes=classes, named=comparison)
+
+
+def _is_member(named: str, table: Table) -> bool:
+    """Return whether a row names a picture inside a container: the table, or a file that its rows come from."""
+    container = container_of(named)
+    return container is not None and (container == table.file or table.has_members)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -424,9 +455,11 @@ def _facts_of(table: Table, options: LayoutOptions) -> _TableFacts:
     if is_container(file):
         split = split_in_file_name(file) or splits_by_folders([file])[0]
         return _TableFacts(folder="", split=split, notes=notes)
-    folder = described_folder(file)
+    # The paths of Croissant are complete.
+    folder = "" if table.has_members else described_folder(file)
     # Hugging Face: the folder of a picture is its split, wherever the metadata are.
-    split = "" if is_metadata(file) else folder or split_in_file_name(file) or "train"
+    follows_folders = is_metadata(file) or table.has_members
+    split = "" if follows_folders else folder or split_in_file_name(file) or "train"
     return _TableFacts(folder=folder, split=split, notes=notes)
 
 
@@ -619,11 +652,14 @@ def _box(row: TableRow, options: LayoutOptions) -> Box | None:
     # keras-retinanet's CSV format: a row with the name alone is a picture without objects.
     if not row.cell("class") and not any(coordinates):
         return None
-    label = _class_of_box(row)
+    is_ignored = parse_flag(row.cell("ignored").lower(), f"{row.place} ignored", _FLAGS)
+    label = REGION if is_ignored else _class_of_box(row)
     # A missing side cannot be guessed, as an empty row can.
     if not all(coordinates):
         raise SourceError("annotation", "row has no complete box", f"{row.place}: {','.join(coordinates)}")
     sides = [parse_number(row.cell(side), f"{row.place} {side}") for side in CORNERS]
+    if is_ignored:
+        return make_box(label, sides, row.place, is_region=True)
     flags = {
         name: parse_flag(row.cell(name).lower(), f"{row.place} {name}", _FLAGS) for name in _FLAG_COLUMNS
     }

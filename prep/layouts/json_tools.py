@@ -17,12 +17,15 @@ from urllib.parse import parse_qs, unquote, urlsplit
 from halofeed.prep.annotations.annotation_tools import DocumentFormat, FilePicture
 from halofeed.prep.annotations.columns import SPELLINGS, normalize_name
 from halofeed.prep.annotations.contract import LayoutOptions
+from halofeed.prep.annotations.documents import as_mapping as _mapping
 from halofeed.prep.annotations.documents import parse_json_document
 from halofeed.prep.annotations.written_boxes import (
     angle_of,
     bitmap_of,
     class_of,
+    declared_size,
     ellipse_of,
+    make_box,
     no_box,
     numbers_of,
     parse_number,
@@ -39,11 +42,6 @@ from halofeed.system.errors import SourceError
 
 _PNG_HEAD_BYTES = 33
 """First bytes of a PNG file, which hold its size."""
-
-
-def _mapping(value: object) -> Mapping[str, Any]:
-    """Return a JSON object; {} for anything else."""
-    return value if isinstance(value, dict) else {}
 
 
 # labelme --------------------------------------------------------------------------------------------------
@@ -303,8 +301,8 @@ CREATEML = DocumentFormat(
 # Label Studio: tasks with rectangles and polygons in percent of the picture's sides -----------------------
 #
 # The rules are those of Label Studio (labelstud.io/guide/export, labelstud.io/tags) and of label-studio-converter. The
-# browser shows pictures with their EXIF orientation applied. Predictions and cancelled annotations are ignored. Shapes
-# that its converter does not export as boxes (ellipses, brushes, keypoints) have none.
+# browser shows pictures with their EXIF orientation applied. Predictions and cancelled annotations are ignored. A brush
+# has the box around its pixels. Shapes that its converter does not export as boxes (ellipses, keypoints) have none.
 
 _UPLOAD = re.compile(r"^/data/upload/(\d+/)?")
 _MARK = re.compile(r"^[0-9a-f]{8}-")
@@ -423,13 +421,38 @@ def _box_of_region(region: dict[str, Any], what: str, options: LayoutOptions) ->
     # Sides are in percent of the picture's sides (labelstud.io/guide/export, "Units of image annotations").
     if isinstance(region.get("points"), list):
         return polygon_of(label, [side / 100 for side in points_of(region["points"], what)], what, options)
-    # labelstud.io/tags: ellipses have radiusX and radiusY, keypoints a width alone, and brushes an rle.
-    if not {"width", "height"} <= region.keys() or "rle" in region:
+    if "rle" in region:
+        return _box_of_brush(label, region, what, options)
+    # labelstud.io/tags: ellipses have radiusX and radiusY, keypoints a width alone.
+    if not {"width", "height"} <= region.keys():
         raise no_box(region.get("type"), what)
     sides = [side / 100 for side in numbers_of(map(region.get, _SIDES), what)]
     box = rectangle_of(label, sides, what, options, form="corner-size")
     turn = angle_of(region.get("rotation"), what, options)
     return _turned_region(box, turn, region, what, options) if turn % 360 else box
+
+
+def _box_of_brush(label: str, region: Mapping[str, Any], what: str, options: LayoutOptions) -> Box:
+    """Return the box around a region of a brush, with its mask if the options ask for masks."""
+    from halofeed.prep.voxels.run_lengths import mask_of_brush
+
+    size = declared_size(region.get("original_height"), region.get("original_width"))
+    if size is None:
+        detail = f"{what}: a brush without original_width and original_height; export it again"
+        raise SourceError("annotation", "size of the picture is missing", detail)
+    packed = region["rle"]
+    if not isinstance(packed, list) or not all(isinstance(one, int) and 0 <= one < 256 for one in packed):
+        raise SourceError("annotation", "brush is no list of bytes", f"{what}: {packed!r:.60}")
+    try:
+        mask = mask_of_brush(bytes(packed), size)
+    except SourceError as error:
+        raise error.at(what) from error
+    if mask is None:
+        raise SourceError("annotation", "mask is empty", f"{what}: it has no pixel; delete it")
+    ymin, xmin, ymax, xmax = mask.box
+    code = mask.code if options.masks else None
+    box = make_box(label, (xmin, ymin, xmax, ymax), what, area=mask.area, mask=code)
+    return _scaled(box, 1 / size[1], 1 / size[0])
 
 
 def _class_of_region(region: Mapping[str, Any], what: str) -> str:
@@ -476,7 +499,7 @@ def _scaled(box: Box, x: float, y: float) -> Box:
 
 LABEL_STUDIO = DocumentFormat(
     layout="label-studio",
-    summary="Label Studio's JSON export: rectangles and polygons",
+    summary="Label Studio's JSON export: rectangles, polygons and brushes",
     extensions=(".json",),
     expected="a JSON export of Label Studio (not JSON-MIN), a list with data and annotations for each task",
     read=_read_label_studio,

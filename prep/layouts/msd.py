@@ -49,7 +49,11 @@ class DatasetJson:
 
 def read_dataset_json(annotations: SourceFiles, annotation_file: str | None) -> DatasetJson:
     """Return the named file, the one in the folder, or the only one directly in a subfolder."""
-    path = annotation_file or _find(annotations)
+    return read_json_object(annotations, annotation_file or _find(annotations))
+
+
+def read_json_object(annotations: SourceFiles, path: str) -> DatasetJson:
+    """Return a JSON file whose content is an object; raise AnnotationsError for another one."""
     try:
         content = json.loads(read_required(annotations, path).decode("utf-8-sig"))
     except (ValueError, RecursionError) as error:
@@ -111,7 +115,7 @@ def listed_files(document: DatasetJson, part: str) -> Iterator[tuple[str, str | 
     entries = document.content.get(part)
     for entry in entries if isinstance(entries, list) else ():
         image, label = _image_of(entry), _label_of(entry)
-        if isinstance(image, str) and not _is_mac_metadata(image):
+        if isinstance(image, str) and not is_mac_metadata(image):
             yield image, label if isinstance(label, str) else None
 
 
@@ -123,7 +127,7 @@ def _label_of(entry: Any) -> Any:
     return entry.get("label") if isinstance(entry, dict) else None
 
 
-def _is_mac_metadata(path: Any) -> bool:
+def is_mac_metadata(path: Any) -> bool:
     """Return whether a file is metadata that macOS leaves in copies: ._NAME."""
     return isinstance(path, str) and path.rpartition("/")[2].startswith("._")
 
@@ -194,13 +198,13 @@ def list_references(
         AnnotationsError: dataset.json is missing or is not the Decathlon's.
     """
     document = read_dataset_json(annotations, annotation_file)
-    _named_values(document)  # checks the labels before any entry
+    named_values(document)  # checks the labels before any entry
     _check_not_nnunet(document, images)
     listed = [
         _example(entry, f"{document.path}#{part}[{number}]", MSD_SPLITS[part], document, images, options)
         for part, number, entry in _entries(document)
     ]
-    listed = _refuse_exchanged(_refuse_repeated(listed), document.path)
+    listed = refuse_exchanged(refuse_repeated(listed), document.path)
     note = _note_on_number(document)
     listed = [replace(one, notes=(*one.notes, *note)) if one.split == "train" else one for one in listed]
     used = {path for example in listed for path in example.paths} | _named_paths(document, images)
@@ -233,7 +237,7 @@ def _entries(document: DatasetJson) -> Iterator[tuple[str, int, Any]]:
         entries = document.part(part, list, _EXPECTED) if part in document.content else []
         for number, entry in enumerate(entries):
             # Archives made on a Mac hold ._NAME beside NAME, and so do lists that were made from their folders.
-            if not _is_mac_metadata(_image_of(entry)):
+            if not is_mac_metadata(_image_of(entry)):
                 yield part, number, entry
 
 
@@ -241,10 +245,10 @@ def label_values(
     annotations: SourceFiles, images: SourceFiles, annotation_file: str | None, options: LayoutOptions
 ) -> Mapping[int, str]:
     """Return the class names by value, from dataset.json's {"0": "background", "1": "spleen"}, or as nnU-Net writes."""
-    return _named_values(read_dataset_json(annotations, annotation_file))
+    return named_values(read_dataset_json(annotations, annotation_file))
 
 
-def _named_values(document: DatasetJson) -> Mapping[int, str]:
+def named_values(document: DatasetJson) -> Mapping[int, str]:
     labels = document.part("labels", dict, '{"0": "background", "1": "spleen", ...}')
     # Of two numbers, the Decathlon's value is the key, and its name is no number.
     pairs = None if all(map(is_whole_number, labels)) else pairs_of_dict(labels)
@@ -285,7 +289,7 @@ def _example(
     return SourceExample(source=source, key=source, split=split, mask=mask, problem=problem)
 
 
-def _refuse_repeated(listed: Sequence[SourceExample]) -> list[SourceExample]:
+def refuse_repeated(listed: Sequence[SourceExample]) -> list[SourceExample]:
     """Return the examples, with one problem in place of all entries of an image that is listed several times."""
     counts = Counter(example.source for example in listed)
     first = {example.source: example for example in reversed(listed)}
@@ -298,7 +302,7 @@ def _refuse_repeated(listed: Sequence[SourceExample]) -> list[SourceExample]:
     ]
 
 
-def _refuse_exchanged(listed: Sequence[SourceExample], path: str) -> list[SourceExample]:
+def refuse_exchanged(listed: Sequence[SourceExample], path: str) -> list[SourceExample]:
     """Return the examples, with a problem where the label's name is that of another listed image.
 
     A list may pair files of any names, but where label and image share names, a label of another case is a mistake in
@@ -322,7 +326,7 @@ def _note_on_number(document: DatasetJson) -> tuple[str, ...]:
     """Return a remark if numTraining is another number than that of the entries: the list may be cut."""
     written, entries = document.content.get("numTraining"), document.content.get("training")
     count = (
-        sum(not _is_mac_metadata(_image_of(entry)) for entry in entries) if isinstance(entries, list) else 0
+        sum(not is_mac_metadata(_image_of(entry)) for entry in entries) if isinstance(entries, list) else 0
     )
     # An absent number is not compared.
     if not isinstance(written, int) or written == count:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any
 
 from halofeed.prep.annotations.class_documents import pairs_of_dict
@@ -21,13 +24,15 @@ from halofeed.prep.layouts.msd import (
 )
 from halofeed.prep.sources.example import SourceExample
 from halofeed.prep.sources.file_names import (
-    IMAGE_EXTENSIONS,
     SINGLE_FILE_EXTENSIONS,
+    STILL_EXTENSIONS,
     extension_of,
+    find_annotated_file,
     is_document_name,
+    iterate_scans,
 )
 from halofeed.prep.sources.files import SourceFiles, unlisted_folders
-from halofeed.system.errors import AnnotationsError, Problem
+from halofeed.system.errors import AnnotationsError, Problem, SourceError
 from halofeed.system.wording import plural
 
 _FOLDERS = {"Tr": "train", "Ts": "test"}
@@ -68,8 +73,9 @@ def list_references(
     A case consists of its channels CASE_0000, CASE_0001, ... Its label is labelsTr/CASE or labelsTs/CASE. With one
     channel, an image may be named CASE if no file has a number and its label exists. Without labelsTs, the cases of
     imagesTs are for prediction only. A case that lacks a channel of dataset.json has a problem. So has any file in
-    these folders that is neither channel nor label. Version 1 lists the cases of each folder: a case that only the
-    folder or only the list has, or whose listed label is that of another case, has a problem too.
+    these folders that is neither channel nor label. If dataset.json lists the files of its cases under `dataset`, these
+    are the training cases, and imagesTr and labelsTr may be absent. Version 1 lists the cases of each folder: a case
+    that only the folder or only the list has, or whose listed label is that of another case, has a problem too.
 
     Raises:
         AnnotationsError: dataset.json is missing or is the Decathlon's; it has regions and no option handles them; or
@@ -82,7 +88,13 @@ def list_references(
     found: list[tuple[PairKey, SourceExample]] = []
     labels: list[tuple[PairKey, LabelFiles]] = []
     strays: list[SourceExample] = []
+    is_listed = "dataset" in dataset.document.content
+    if is_listed:
+        found, labels = _listed_cases(dataset, images)
     for suffix, split in _FOLDERS.items():
+        # nnU-Net's `get_filenames_of_train_images_and_targets`: with `dataset`, it does not look into imagesTr.
+        if is_listed and suffix == "Tr":
+            continue
         cases, not_channels = _sort_channels(suffix, dataset, images)
         found += [((suffix, case), _case(case, files, split, dataset)) for case, files in cases.items()]
         of_folder, not_labels = _sort_labels(suffix, dataset, images)
@@ -99,7 +111,71 @@ def list_references(
     paired = pair_up(
         found, labels, options.missing_masks, lambda key: key[0] == "Ts" and not may_have_test_labels
     )
+    if is_listed:
+        strays += _unlisted_files([*paired, *strays], dataset, images)
     yield from sort_examples([*paired, *strays])
+
+
+def _listed_cases(
+    dataset: _Dataset, images: SourceFiles
+) -> tuple[list[tuple[PairKey, SourceExample]], list[tuple[PairKey, LabelFiles]]]:
+    """Return the cases and labels that `dataset` lists, {"CASE": {"images": [...], "label": ...}}, in any folder.
+
+    Paths are relative to the folder of dataset.json. Images are in the order of channel_names.
+
+    Source: nnU-Net, documentation/dataset_format.md, and `get_filenames_of_train_images_and_targets`, which replaces
+    environment variables in paths.
+
+    Raises:
+        AnnotationsError: `dataset` is no such object.
+    """
+    document = dataset.document
+    expected = '{"CASE": {"images": ["a.nii.gz"], "label": "b.nii.gz"}, ...}'
+    found: list[tuple[PairKey, SourceExample]] = []
+    labels: list[tuple[PairKey, LabelFiles]] = []
+    for case, entry in document.part("dataset", dict, expected).items():
+        place, key = f"{document.path}#dataset[{case}]", ("Tr", case)
+        written = entry.get("images") if isinstance(entry, dict) else None
+        label = entry.get("label") if isinstance(entry, dict) else None
+        if not _is_list_of_texts(written) or not isinstance(label, str | None):
+            problem = ("annotation", "entry names no image", f"{place}: expected {expected}")
+            found.append((key, rejected_example(place, problem)))
+            continue
+        try:
+            paths = [_listed_file(one, "image", dataset, images) for one in written or ()]
+            mask = _listed_file(label, "label", dataset, images) if label else None
+        except SourceError as error:
+            found.append((key, rejected_example(place, error.at(place).args)))
+            continue
+        found.append((key, _case(case, dict(enumerate(paths)), "train", dataset)))
+        if mask is not None:
+            labels.append((key, single_file_label(mask)))
+    return found, labels
+
+
+def _is_list_of_texts(written: Any) -> bool:
+    return isinstance(written, list) and bool(written) and all(isinstance(one, str) for one in written)
+
+
+def _unlisted_files(
+    used: Sequence[SourceExample], dataset: _Dataset, images: SourceFiles
+) -> list[SourceExample]:
+    """Return an example for each volume and picture that no other example uses, and no entry of `dataset` names."""
+    paths = {path for one in used for path in one.paths}
+    for entry in dataset.document.content["dataset"].values():
+        values = entry.values() if isinstance(entry, dict) else (entry,)
+        for written in chain.from_iterable(one if isinstance(one, list) else [one] for one in values):
+            with suppress(SourceError):  # the example of the entry has this error
+                paths.add(_listed_file(str(written), "image", dataset, images))
+    return [
+        rejected_example(path, ("selection", "file is not in dataset.json", ""))
+        for path in iterate_scans(images.sizes())
+        if path not in paths
+    ]
+
+
+def _listed_file(written: str, what: str, dataset: _Dataset, images: SourceFiles) -> str:
+    return find_annotated_file(os.path.expandvars(written), what, images, dataset.document.folder)
 
 
 def _sort_channels(
@@ -163,8 +239,9 @@ def _check_count(
         )
     of_train = ((one, one.problem) for one in strays if one.split == "train")
     stray = next((f"; {one.source}: {problem[2]}" for one, problem in of_train if problem), "")
+    holds = "dataset lists" if "dataset" in dataset.document.content else "imagesTr holds"
     raise AnnotationsError(
-        f"{dataset.document.path}: numTraining is {dataset.training}, and imagesTr holds "
+        f"{dataset.document.path}: numTraining is {dataset.training}, and {holds} "
         f"{plural(cases, 'case')}{stray}; complete the folder or correct the number"
     )
 
@@ -246,15 +323,30 @@ def _channels_of_files(dataset: _Dataset, images: SourceFiles) -> int:
 
     ending = dataset.file_ending
     paths = [path for path in _files(images, f"{dataset.below}imagesTr/") if path.endswith(ending)]
+    if "dataset" in dataset.document.content:
+        paths = _single_files(dataset, images)
     # Only pictures hold several channels in one file; volumes have one file each.
-    if len(dataset.channels) != _COLORS or not paths or ending not in IMAGE_EXTENSIONS:
+    if len(dataset.channels) != _COLORS or not paths or ending not in STILL_EXTENSIONS:
         return 1
-    if not all(path.endswith(f"_0000{ending}") for path in paths):
+    is_listed = "dataset" in dataset.document.content
+    if not is_listed and not all(path.endswith(f"_0000{ending}") for path in paths):
         return 1
     opened = open_header(images.read(paths[0]))
     if opened is None or opened.load(False, (0, 0)).pixels.shape[2:] != (_COLORS,):
         return 1
     return _COLORS
+
+
+def _single_files(dataset: _Dataset, images: SourceFiles) -> list[str]:
+    """Return the listed image of each case if all cases have one; else []."""
+    entries = dataset.document.content["dataset"]
+    listed = [entry.get("images") for entry in entries.values()] if isinstance(entries, dict) else []
+    if not all(_is_list_of_texts(one) and len(one) == 1 for one in listed):
+        return []
+    try:
+        return [_listed_file(one[0], "image", dataset, images) for one in listed]
+    except SourceError:  # the case is rejected with its reason
+        return []
 
 
 def label_values(
@@ -334,14 +426,9 @@ def _read(annotations: SourceFiles, annotation_file: str | None) -> _Dataset:
     # nnU-Net's version 1 has modality and no file_ending (documentation/dataset_format.md of version 2).
     if "channel_names" not in document.content and "modality" in document.content:
         document = _version_2(document, annotations)
-    # nnU-Net's `get_filenames_of_train_images_and_targets`: `dataset` lists the files of each case, in any folder.
-    if "dataset" in document.content:
-        raise AnnotationsError(
-            f"{document.path}: dataset: lists of files are not followed; lay them out as imagesTr and labelsTr"
-        )
     names = document.part("channel_names", dict, '{"0": "CT", ...}')
     ending = document.part("file_ending", str, "such as .nii.gz")
-    known = (*SINGLE_FILE_EXTENSIONS, *IMAGE_EXTENSIONS)
+    known = (*SINGLE_FILE_EXTENSIONS, *STILL_EXTENSIONS)
     # nnU-Net takes any ending that one of its readers supports; these are those that are read here.
     if ending not in known:
         raise AnnotationsError(

@@ -15,6 +15,7 @@ from halofeed.prep.annotations.contract import (
     refuse_annotation_file,
     rejected_example,
 )
+from halofeed.prep.annotations.dicom_evidence import hint_of_dicom
 from halofeed.prep.annotations.labels import from_file, shared_names
 from halofeed.prep.annotations.pairing import (
     NEITHER,
@@ -31,7 +32,7 @@ from halofeed.prep.annotations.pairing import (
 )
 from halofeed.prep.annotations.patterns import compile_pair
 from halofeed.prep.annotations.resolve_boxes import resolve_grid
-from halofeed.prep.annotations.suggest_layout import hint_of_dicom, layout_hint
+from halofeed.prep.annotations.suggest_layout import layout_hint
 from halofeed.prep.annotations.suggest_patterns import LayoutError, pattern_advice, suggest_patterns
 from halofeed.prep.sources.example import SourceExample
 from halofeed.prep.sources.file_names import (

@@ -19,6 +19,7 @@ from halofeed.prep.annotations.contract import (
     split_in_file_name,
 )
 from halofeed.prep.annotations.resolve_boxes import resolve_grid
+from halofeed.prep.annotations.stated_columns import parse_columns
 from halofeed.prep.annotations.table_files import is_container
 from halofeed.prep.annotations.tables import ColumnRules, TableRow, read_tables
 from halofeed.prep.layouts.dicom import find_series, series_below
@@ -29,8 +30,8 @@ from halofeed.prep.sources.file_names import (
     extension_of,
     find_annotated_file,
     is_document_name,
-    is_image_name,
     is_scan_or_array_name,
+    is_still_name,
     iterate_scans,
     relative_path,
     volume_files,
@@ -79,7 +80,9 @@ def list_references(
         text=("id", "label", "split", "group"),
         expected="id,image,label[,group,split], one scan a row; id may be left out, and a cell under label be empty",
         spellings=_SPELLINGS,
-        read=lambda name, header: match_columns(name, header, _SPELLINGS, options.ignore_columns),
+        read=lambda name, header, stated: match_columns(
+            name, header, _SPELLINGS, options.ignore_columns, stated
+        ),
         options=options,
     )
     tables = read_tables(form, annotations, annotation_file, columns, images)
@@ -121,7 +124,8 @@ def _check_label_column(
 
     pyradiomics' tables have the columns Image, Mask and Label, where Label is the value within the mask.
     """
-    if not _is_no_label_found(listed):
+    # The user has named the column.
+    if not _is_no_label_found(listed) or "label" in parse_columns(options.column):
         return
     column = match_columns("", header, _SPELLINGS, options.ignore_columns).columns["label"]
     ignored = (*options.ignore_columns, column)
@@ -271,7 +275,7 @@ class _RowReader:
         self, written: str, path: str, below: Sequence[str], image: SourceExample
     ) -> tuple[str, tuple[str, ...]]:
         """Return a folder of label slices and their files: pictures for the slices of a series, or DICOM images."""
-        if all(map(is_image_name, below)):
+        if all(map(is_still_name, below)):
             # Only a series has slices that pictures can be paired with, in the order of their names.
             if not (image.members or image.stored):
                 detail = f"{plural(len(below), 'picture')} in {path}, and the image is no DICOM series; name one file"

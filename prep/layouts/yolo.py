@@ -70,7 +70,7 @@ _IN_NO_SPLIT = ("selection", "image is in no split of data.yaml", "")
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Description:
+class YoloDescription:
     """Content of data.yaml, or of a file with class names.
 
     Args:
@@ -149,7 +149,7 @@ def list_references(
 def _read_objects(
     listed: Sequence[SourceExample],
     labels: Mapping[str, str | None],
-    described: _Description,
+    described: YoloDescription,
     images: SourceFiles,
     options: LayoutOptions,
 ) -> list[SourceExample]:
@@ -168,7 +168,7 @@ def _read_objects(
     return [one for one, _ in read]
 
 
-def _refuse_lists_of_nothing(described: _Description, listed: Sequence[SourceExample]) -> None:
+def _refuse_lists_of_nothing(described: YoloDescription, listed: Sequence[SourceExample]) -> None:
     """Raise AnnotationsError if lists of images were read and none of their lines means an image."""
     faulty = [one for one in listed if one.problem]
     # Single lines are problems of their images.
@@ -185,7 +185,7 @@ def _refuse_lists_of_nothing(described: _Description, listed: Sequence[SourceExa
 # The description ------------------------------------------------------------------------------------------
 
 
-def _read_description(annotations: SourceFiles, annotation_file: str | None) -> _Description:
+def _read_description(annotations: SourceFiles, annotation_file: str | None) -> YoloDescription:
     """Return the content of the named file, or of the only one below the folder."""
     if annotation_file is not None:
         # A named list of classes would lack the splits, and a label file the classes.
@@ -221,7 +221,7 @@ def _topmost_documents(annotations: SourceFiles) -> dict[str, Any]:
     return documents
 
 
-def _read_name_file(annotations: SourceFiles) -> _Description:
+def _read_name_file(annotations: SourceFiles) -> YoloDescription:
     """Return the class names of a text file, such as labelImg's classes.txt or Darknet's obj.names."""
     found = _nearest([path for path in annotations.sizes() if posixpath.basename(path) in _NAME_FILES])
     texts = {read_required(annotations, path).decode("utf-8-sig", "replace") for path in found}
@@ -229,8 +229,8 @@ def _read_name_file(annotations: SourceFiles) -> _Description:
     if len(texts) != 1:
         what = f"{' and '.join(found[:3])} differ" if texts else "nothing below it names the classes"
         raise AnnotationsError(f"{annotations.root}: {what}; {_FIX_NAMES}{layout_hint(annotations, 'yolo')}")
-    names = _check_names(found[0], read_class_table(found[0], texts.pop(), way=_FIX_NAMES).names)
-    return _Description(file=found[0], names=names, splits=_darknet_splits(annotations))
+    names = check_names(found[0], read_class_table(found[0], texts.pop(), way=_FIX_NAMES).names)
+    return YoloDescription(file=found[0], names=names, splits=_darknet_splits(annotations))
 
 
 def _darknet_splits(annotations: SourceFiles) -> dict[str, tuple[str, ...]]:
@@ -292,7 +292,7 @@ def _read_yaml(annotations: SourceFiles, path: str) -> Any:
         raise AnnotationsError(f"{path}: {error}") from error
 
 
-def _parse_description(file: str, document: Any) -> _Description:
+def _parse_description(file: str, document: Any) -> YoloDescription:
     if not isinstance(document, dict) or not {"names", "nc"} & document.keys():
         raise AnnotationsError(f"{file}: expected YOLO's keys names (or nc), train and val; {_FIX_NAMES}")
     splits: dict[str, tuple[str, ...]] = {}
@@ -302,8 +302,8 @@ def _parse_description(file: str, document: Any) -> _Description:
     root = document.get("path") or ""
     if not isinstance(root, str):
         raise AnnotationsError(f"{file}: path: expected one path, got {root!r:.80}")
-    keypoints, dimensions = _parse_keypoints(file, document)
-    return _Description(
+    keypoints, dimensions = parse_keypoints(file, document)
+    return YoloDescription(
         file=file,
         names=_parse_names(file, document),
         splits=splits,
@@ -336,7 +336,7 @@ def _parse_names(file: str, document: Mapping[str, Any]) -> Mapping[int, str]:
     written = document.get("names")
     if written is None:
         # `check_det_dataset` in ultralytics/data/utils.py calls them class_0, class_1, ... too.
-        return _check_names(file, {identity: f"class_{identity}" for identity in range(count or 0)})
+        return check_names(file, {identity: f"class_{identity}" for identity in range(count or 0)})
     # Ultralytics takes {0: person, 1: bicycle} and [person, bicycle].
     if isinstance(written, dict):
         names = {_whole(file, "names", key): name for key, name in written.items()}
@@ -347,10 +347,10 @@ def _parse_names(file: str, document: Mapping[str, Any]) -> Mapping[int, str]:
         raise AnnotationsError(
             f"{file}: nc is {count}, and names has {len(names)} entries; correct one of them"
         )
-    return _check_names(file, names)
+    return check_names(file, names)
 
 
-def _check_names(file: str, names: Mapping[int, Any]) -> Mapping[int, str]:
+def check_names(file: str, names: Mapping[int, Any]) -> Mapping[int, str]:
     if not names or not all(isinstance(name, str) and name.strip() for name in names.values()):
         raise AnnotationsError(f"{file}: names: expected a text for each class; correct it")
     stripped = {identity: name.strip() for identity, name in names.items()}
@@ -364,7 +364,7 @@ def _check_names(file: str, names: Mapping[int, Any]) -> Mapping[int, str]:
     return stripped
 
 
-def _parse_keypoints(file: str, document: Mapping[str, Any]) -> tuple[tuple[str, ...], int]:
+def parse_keypoints(file: str, document: Mapping[str, Any]) -> tuple[tuple[str, ...], int]:
     """Return the names of the keypoints and the numbers of each: 3 with a visibility, else 2; ((), 0) without any."""
     shape = document.get("kpt_shape")
     if shape is None:
@@ -395,7 +395,7 @@ def _common_keypoints(written: Any) -> tuple[str, ...]:
 
 
 def _list_images(
-    described: _Description,
+    described: YoloDescription,
     annotations: SourceFiles,
     images: SourceFiles,
     index: ImageIndex,
@@ -425,7 +425,7 @@ def _list_images(
 
 
 def _each_once(
-    listed: Sequence[SourceExample], described: _Description, options: LayoutOptions
+    listed: Sequence[SourceExample], described: YoloDescription, options: LayoutOptions
 ) -> Iterator[SourceExample]:
     """Yield each image once, and all lines without an image; raise AnnotationsError for an image of two splits."""
     found: dict[str, SourceExample] = {}
@@ -446,7 +446,7 @@ def _missing(places: Sequence[_Place]) -> list[str]:
     return [f"{one.split}: {one.written}" for one in places if one.path is None]
 
 
-def _notes_on_places(places: Sequence[_Place], described: _Description) -> tuple[str, ...]:
+def _notes_on_places(places: Sequence[_Place], described: YoloDescription) -> tuple[str, ...]:
     """Return notes on paths of data.yaml that were found by their ends, and on those that were not found."""
     notes = (_BY_ITS_END,) if described.is_yaml and any(one.by_end for one in places) else ()
     missing = _missing(places)
@@ -482,7 +482,7 @@ class _Place:
 
 
 def _find_place(
-    split: str, written: str, described: _Description, annotations: SourceFiles, images: SourceFiles
+    split: str, written: str, described: YoloDescription, annotations: SourceFiles, images: SourceFiles
 ) -> _Place:
     """Return the folder, list or image that data.yaml names for a split.
 
@@ -520,7 +520,7 @@ def _exists(path: str, images: SourceFiles) -> bool:
 
 
 def _images_at(
-    place: _Place, described: _Description, images: SourceFiles, index: ImageIndex
+    place: _Place, described: YoloDescription, images: SourceFiles, index: ImageIndex
 ) -> Iterator[SourceExample]:
     """Yield the images in a folder or a list; an example with a problem for a line of a list that names none."""
     path = place.path
@@ -540,7 +540,7 @@ def _images_at(
 
 
 def _images_in_list(
-    path: str, split: str, described: _Description, images: SourceFiles, index: ImageIndex
+    path: str, split: str, described: YoloDescription, images: SourceFiles, index: ImageIndex
 ) -> Iterator[SourceExample]:
     """Yield the image of each line of a list, relative to the list, to data.yaml or to the root."""
     text = read_required(images, path).decode("utf-8-sig", "surrogateescape")
@@ -591,7 +591,7 @@ def _labels_without_image(used: Iterator[str], images: SourceFiles) -> Iterator[
 def _with_objects(
     example: SourceExample,
     file: str | None,
-    described: _Description,
+    described: YoloDescription,
     images: SourceFiles,
     options: LayoutOptions,
 ) -> tuple[SourceExample, frozenset[int]]:
@@ -604,7 +604,7 @@ def _with_objects(
         text = read_limited(images, file, "label file", _MAX_LABEL_BYTES).decode("utf-8-sig")
         rows = [(number, line.split()) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
         lengths = frozenset(len(row) for _, row in rows)
-        boxes, bad = usable_boxes(rows, partial(_parse_row, described, options), options, file)
+        boxes, bad = usable_boxes(rows, partial(_box_of_line, described, options), options, file)
     except UnicodeDecodeError as error:
         return replace(example, problem=("annotation", "label file is no text", f"{file}: {error}")), lengths
     except SourceError as error:
@@ -630,14 +630,17 @@ def _with_oriented_boxes(example: SourceExample, options: LayoutOptions) -> Sour
     return replace(example, boxes=kept, bad_objects=(*example.bad_objects, *bad))
 
 
-def _parse_row(described: _Description, options: LayoutOptions, row: tuple[int, list[str]]) -> Box:
+def _box_of_line(described: YoloDescription, options: LayoutOptions, row: tuple[int, list[str]]) -> Box:
+    return box_of_row(described, row[1], f"line {row[0]}", options)
+
+
+def box_of_row(described: YoloDescription, row: Sequence[object], what: str, options: LayoutOptions) -> Box:
     """Return the object of one row: `class x y width height`, the same with keypoints, or `class x1 y1 x2 y2 ...`."""
-    what = f"line {row[0]}"
-    numbers = [parse_number(text, what) for text in row[1]]
+    numbers = [parse_number(value, what) for value in row]
     # A class without a name would be another class's in the data set.
     if numbers[0] not in described.names:
         known = f"{min(described.names)} to {max(described.names)}"
-        detail = f"{what}: {row[1][0]}; {described.file} has {known}: correct one of them"
+        detail = f"{what}: {row[0]}; {described.file} has {known}: correct one of them"
         raise SourceError("annotation", _UNKNOWN_ID, detail)
     label, values = described.names[int(numbers[0])], numbers[1:]
     posed = 4 + len(described.keypoints) * described.dimensions
@@ -655,7 +658,7 @@ def _parse_row(described: _Description, options: LayoutOptions, row: tuple[int, 
     raise SourceError("annotation", "row is no object", detail)
 
 
-def _check_first_number(listed: Sequence[SourceExample], described: _Description) -> None:
+def _check_first_number(listed: Sequence[SourceExample], described: YoloDescription) -> None:
     """Raise AnnotationsError if labels count classes from 1, and names from 0: each box would get another's class."""
     names, used = described.names, {box.label for one in listed for box in one.boxes or ()}
     unknown = {
@@ -677,7 +680,7 @@ def _check_first_number(listed: Sequence[SourceExample], described: _Description
         )
 
 
-def _keypoints(described: _Description, values: Sequence[float]) -> tuple[Keypoint, ...]:
+def _keypoints(described: YoloDescription, values: Sequence[float]) -> tuple[Keypoint, ...]:
     """Return the keypoints of a row; without a visibility, a point with a negative side is not labeled."""
     size = described.dimensions
     points = [values[start : start + size] for start in range(0, len(values), size)]

@@ -9,13 +9,14 @@ from operator import ge
 from typing import Any
 
 from halofeed.prep.geometry.resize import KERNEL_NAMES
-from halofeed.prep.layouts import LAYOUTS
+from halofeed.prep.layouts import LAYOUTS, Layout
 from halofeed.prep.options.option import problems_of
 from halofeed.prep.options.recipe_options import RecipeOptions
 from halofeed.prep.options.tiles import cuts_pictures, tile_overlap_of
 from halofeed.prep.options.volumes import INTERPOLATIONS, default_dtype
+from halofeed.prep.sources.dicom_names import PictureNames
 from halofeed.prep.sources.example import FileSelection, with_data_files
-from halofeed.prep.sources.file_names import is_image_name, is_scan_name
+from halofeed.prep.sources.file_names import is_scan_name, is_still_name
 from halofeed.prep.sources.files import SourceFiles
 from halofeed.prep.voxels.intensity import STORES, IntensityPlan
 from halofeed.schemas.encodings import ENCODINGS
@@ -275,9 +276,9 @@ def _picture_refuses(recipe: RecipeOptions, volume: str, picture: str) -> str:
 
 
 def _select_pictures(recipe: RecipeOptions, files: SourceFiles) -> FileSelection:
+    names = PictureNames(files=files)
     if not cuts_pictures(recipe):
-        return FileSelection(files=files)
-    # Only tiles show a slide, so DICOM files are pictures for them alone.
+        return FileSelection(files=files, takes=names.__contains__, takes_scan=names.takes_scan)
     from halofeed.prep.formats.region.slide_headers import SlideIndex
 
     slides = SlideIndex(files)
@@ -287,7 +288,7 @@ def _select_pictures(recipe: RecipeOptions, files: SourceFiles) -> FileSelection
 
     return FileSelection(
         files=files,
-        takes=lambda path: is_image_name(path) or is_slide(path),
+        takes=lambda path: is_still_name(path) or is_slide(path),
         takes_scan=lambda path: is_scan_name(path) or is_slide(path),
     )
 
@@ -305,7 +306,17 @@ PICTURE_RULES = KindRules(
 )
 
 
-_VOLUME_TASK = "segmentation"
+_VOLUME_TASKS = ("segmentation", "detection")
+
+
+def takes_volumes(layout: Layout) -> bool:
+    """Return whether the images of a layout can be volumes: with label volumes, or with boxes in volumes."""
+    return layout.takes_scan_boxes or (_VOLUME_TASKS[0] in layout.tasks and layout.takes_volumes)
+
+
+def _volume_task(layout: Layout | None) -> str:
+    """Return the task of a layout's volumes."""
+    return _VOLUME_TASKS[layout is not None and layout.takes_scan_boxes]
 
 
 def _volume_defaults(recipe: RecipeOptions) -> Mapping[str, Any]:
@@ -320,7 +331,8 @@ def _volume_defaults(recipe: RecipeOptions) -> Mapping[str, Any]:
 
 def _volume_problems(recipe: RecipeOptions) -> Iterator[str]:
     layout = LAYOUTS.get(recipe.layout)
-    of_volumes = [name for name, one in LAYOUTS.items() if _VOLUME_TASK in one.tasks and one.takes_volumes]
+    of_volumes = [name for name, one in LAYOUTS.items() if takes_volumes(one)]
+    with_boxes = [name for name, one in LAYOUTS.items() if one.takes_scan_boxes]
     yield from problems_of(
         (
             layout is not None and layout.name not in of_volumes,
@@ -333,8 +345,13 @@ def _volume_problems(recipe: RecipeOptions) -> Iterator[str]:
             "as it is; leave one of them out",
         ),
         (
-            recipe.task not in (None, _VOLUME_TASK),
-            f"--depth goes with --task {_VOLUME_TASK}, not with {recipe.task}; take that, or leave --depth out",
+            recipe.task not in (None, *_VOLUME_TASKS),
+            f"--depth goes with --task {_volume_task(layout)}, not with {recipe.task}; take that, or leave --depth out",
+        ),
+        (
+            recipe.task == "detection" and layout is not None and not layout.takes_scan_boxes,
+            f"--depth --task detection: boxes in volumes are read from --layout {', '.join(with_boxes)}; take one of "
+            "them, --task segmentation, or leave --depth out",
         ),
         _encoding_problem(recipe, KINDS["volume"]),
         (
@@ -396,7 +413,7 @@ def _volume_refuses(recipe: RecipeOptions, volume: str, picture: str) -> str:
 VOLUME_RULES = KindRules(
     kind=KINDS["volume"],
     chosen_by="depth",
-    tasks=(_VOLUME_TASK,),
+    tasks=_VOLUME_TASKS,
     is_heavy=True,
     is_fitted=True,
     joins_files=True,

@@ -14,8 +14,10 @@ from dataclasses import dataclass
 from types import UnionType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
+from halofeed.prep.annotations.class_marks import parse_class_marks
 from halofeed.prep.annotations.contract import LayoutOptions
 from halofeed.prep.annotations.splits import compile_group_pattern
+from halofeed.prep.annotations.stated_columns import parse_columns
 from halofeed.prep.layouts import LAYOUTS
 from halofeed.prep.options.kind_rules import CLIP_RULES, PICTURE_RULES, VOLUME_RULES, KindRules
 from halofeed.prep.options.option import (
@@ -81,6 +83,9 @@ class Recipe(RecipeOptions):
             ),
             (unknown, f"--keep {','.join(unknown)}: expected some of {', '.join(OPTIONAL_ATTRIBUTES)}"),
         )
+        found += refusal(lambda: parse_columns(self.column)) + refusal(
+            lambda: parse_class_marks(self.class_marks)
+        )
         if (pattern := self.group_pattern) is not None:
             found += refusal(lambda: compile_group_pattern(pattern))
         return found + problems_of(
@@ -129,10 +134,11 @@ class Recipe(RecipeOptions):
         return type(self)(**{name: getattr(self, name)} if name else {})
 
     def settled_task(self) -> str | None:
-        """Return --task, or the first task of the kind that the layout has; None where the options leave it open."""
+        """Return --task, or the first task of the kind that the layout has, or the layout's own; None if it is open."""
         layout = LAYOUTS.get(self.layout)
         fitting = [task for task in self.rules.tasks if layout is None or task in layout.tasks]
-        return self.task or next(iter([*fitting, *self.rules.tasks]), None)
+        chosen = self.task or next(iter([*fitting, *self.rules.tasks]), None)
+        return chosen or (None if layout is None else layout.default_task)
 
     def _possible_tasks(self) -> tuple[str, ...]:
         """Return the tasks that the records can serve by task, kind and layout."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from halofeed.prep.annotations.columns import BOX_FORMS
+from halofeed.prep.annotations.stated_columns import MEANINGS
 from halofeed.prep.formats.clip.frame_choice import INCOMPLETE_CLIP_CHOICES, SHORT_CLIP_CHOICES, FrameChoice
 from halofeed.prep.geometry.resize import KERNEL_NAMES
 from halofeed.prep.options.option import OUTPUT, RUNNING, SHAPE, SOURCE, Need, of_layouts, option, refusal
@@ -19,12 +20,13 @@ from halofeed.system.memory import PICTURES_MIB, VOLUMES_MIB
 DEFAULT_JPEG_QUALITY = 95
 _TOOL_LAYOUTS = ("labelme", "cvat", "createml", "kitti", "via", "supervisely")
 """Layouts of annotation tools that write boxes in pixels."""
-_BOX_FORMS = of_layouts("csv", "jsonl", "webdataset", "coco", "voc", *_TOOL_LAYOUTS)
+_BOX_FORMS = of_layouts("csv", "jsonl", "webdataset", "croissant", "coco", "voc", *_TOOL_LAYOUTS)
+_TABLES = of_layouts("csv", "jsonl", "tfrecord", "webdataset", "croissant")
 _BOXES = Need("a layout with boxes and --task detection", lambda recipe: recipe.may_hold_boxes())
 _CLASS_TABLES = Need(
-    "--layout csv, jsonl, tfrecord or webdataset and --task classification",
+    "--layout csv, jsonl, tfrecord, webdataset or croissant and --task classification",
     lambda recipe: (
-        recipe.layout in ("csv", "jsonl", "tfrecord", "webdataset")
+        recipe.layout in ("csv", "jsonl", "tfrecord", "webdataset", "croissant")
         and recipe.task in (None, "classification")
     ),
 )
@@ -43,6 +45,10 @@ _SCALED = Need(
 )
 
 
+_SEQUENCES = ("mot", "visdrone-video", "cvat")
+"""Layouts of boxes on the frames of sequences."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class ClipOptions:
     """Options of clips: videos, animations and folders of frames. --frames of them make a record."""
@@ -58,7 +64,15 @@ class ClipOptions:
         least=1,
         group=SHAPE,
     )
-    frame_stride: int | None = option(None, "use every N-th frame (default: 1, every frame)")
+    frame_stride: int | None = option(
+        None,
+        "use every N-th frame (default: 1, every frame); of sequences of pictures with boxes too (mot, visdrone-video, "
+        "cvat), whose frames are near copies",
+        needs=Need(
+            "--frames, or --layout mot, visdrone-video or cvat",
+            lambda recipe: recipe.frames is not None or recipe.layout in _SEQUENCES,
+        ),
+    )
     frame_rate: float | None = option(
         None,
         "use this many frames per second instead, by the frames' time stamps: at each of these times the frame that "
@@ -131,9 +145,10 @@ class RecipeOptions(ClipOptions, VolumeOptions, TileOptions):
     box_origin: int | None = option(
         None,
         "boxes in pixels: the number of the first pixel, 0 or 1 (then both ends are within the box, as in VOC); "
-        "default: 0 for tables; for voc 0 where boxes have fractions, else 1, refused where boxes begin below 1",
+        "default: 0 for tables; for voc 0 where boxes have fractions, else 1, refused where boxes begin below 1; for "
+        "mot 0 where boxes have fractions or begin at 0, else 1",
         choices=(0, 1),
-        needs=of_layouts("voc", "csv", "jsonl", "webdataset"),
+        needs=of_layouts("voc", "csv", "jsonl", "webdataset", "mot"),
     )
     box_units: str = option(
         "auto",
@@ -154,7 +169,23 @@ class RecipeOptions(ClipOptions, VolumeOptions, TileOptions):
         (),
         "tables and COCO: columns or keys to ignore that would be refused because they may hold boxes or outlines; "
         "rotation (COCO, VOC, CVAT, Label Studio): use boxes as they are before their rotation",
-        needs=of_layouts("csv", "jsonl", "webdataset", "coco", "voc", "cvat", "label-studio"),
+        needs=of_layouts("csv", "jsonl", "webdataset", "coco", "voc", "cvat", "label-studio", "run-lengths"),
+    )
+    column: tuple[str, ...] = option(
+        (),
+        "tables: the column, key or feature that has a meaning, as MEANING=COLUMN, e.g. "
+        "label=fine_label,image=isic_id; meanings: "
+        f"{', '.join(MEANINGS)}. Several columns as label are a class each",
+        needs=_TABLES,
+        omitted=(),
+    )
+    class_marks: tuple[str, ...] = option(
+        (),
+        "tables with a column for each class: what a value in these columns means, as yes=VALUE, no=VALUE or "
+        "reject=VALUE (the picture is left out), e.g. no=-1,reject=blank; default: 1 is yes and 0 is no; -1 is no "
+        "where no column holds 0; blank is no where all hold blank or 1",
+        needs=_CLASS_TABLES,
+        omitted=(),
     )
     annotation_grid: str = option(
         "auto",
@@ -344,8 +375,8 @@ class RecipeOptions(ClipOptions, VolumeOptions, TileOptions):
     )
     boxes_crowd: Literal["keep", "drop", "objects"] = option(
         "keep",
-        "boxes that mark a crowd: keep them with their flag, by which training leaves them out; drop them; or take "
-        "them as objects, for tools that flag every object",
+        "boxes that mark a crowd or a group (Open Images' IsGroupOf): keep them with their flag, by which training "
+        "leaves them out; drop them; or take them as objects, for tools that flag every object",
         choices=("keep", "drop", "objects"),
         needs=_BOXES,
     )
@@ -380,9 +411,26 @@ class RecipeOptions(ClipOptions, VolumeOptions, TileOptions):
     )
     one_class: str | None = option(
         None,
-        "GeoJSON: all features are objects of this class, e.g. building",
-        needs=of_layouts("geojson"),
+        "GeoJSON, masks of objects, and tables of run lengths without classes: all are objects of this class, e.g. "
+        "building",
+        needs=of_layouts("geojson", "object-masks", "run-lengths"),
         omitted=True,
+    )
+    person_box: Literal["full", "visible", "head"] = option(
+        "full",
+        "CrowdHuman: the box of each person: the full body, which may extend beyond the picture, its visible part, or "
+        "the head",
+        choices=("full", "visible", "head"),
+        needs=of_layouts("crowdhuman"),
+        omitted="full",
+    )
+    run_lengths: Literal["auto", "columns", "rows"] = option(
+        "auto",
+        "tables of run lengths: whether pixels count down the columns, as Kaggle's mostly do, or along the rows. auto: "
+        "the masks of pictures that are no squares show it, else columns",
+        choices=("auto", "columns", "rows"),
+        needs=of_layouts("run-lengths"),
+        omitted="auto",
     )
     coordinates: str = option(
         "auto",

@@ -20,6 +20,8 @@ def cuts_pictures(recipe: Any) -> bool:
 
 PICTURE_TILES = Need("--fit tiles", cuts_pictures, why="without pictures and {}; add that, or leave it out")
 
+_CUT_OBJECTS = Need("--fit tiles", lambda recipe: cuts_pictures(recipe) or recipe.depth is not None)
+
 
 @dataclass(frozen=True, kw_only=True)
 class TileOptions:
@@ -41,8 +43,9 @@ class TileOptions:
     min_visible: float = option(
         0.3,
         "share of an object's box that a tile must show, 0 to 1. An object that it shows less of stays in the tile, "
-        "flagged as ignored (is_crowd), so that it is neither learned nor counted as background",
-        needs=(PICTURE_TILES, Need("boxes", lambda recipe: recipe.may_hold_boxes())),
+        "flagged as ignored (is_crowd), so that it is neither learned nor counted as background; the same for boxes in "
+        "volumes, in tiles and crops",
+        needs=(_CUT_OBJECTS, Need("boxes", lambda recipe: recipe.may_hold_boxes())),
         omitted=True,
     )
     empty_tiles: str = option(

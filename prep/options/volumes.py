@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar, Literal, cast
@@ -40,11 +41,13 @@ SCAN = "scan"
 INTERPOLATIONS = ("linear", "cubic")
 """Interpolations of volumes, the default first."""
 _WINDOW_EXAMPLES = {"hu": "-160,240", "percentiles": "0.5,99.5"}
+VOTES = ("majority", "staple")
+"""Values of `several_masks` that make one label of several readings; keys of `halofeed.prep.voxels.votes.RULES`."""
 FLAWS = tuple(name.replace("_", "-") for name in reading_options.FLAW_FIELDS)
 _PICTURES_ALSO = "without --depth; add that for volumes, or leave it out for pictures"
 VOLUMES = Need("--depth", lambda recipe: recipe.depth is not None, why=_PICTURES_ALSO)
 _SERIES = (VOLUMES, of_layouts("dicom", "csv", "jsonl"))
-_PATTERNS = of_layouts("pairs", "class-masks", "bids", "dicom")
+_PATTERNS = of_layouts("pairs", "class-masks", "object-masks", "bids", "dicom")
 _FITTED = Need(
     "--depth, or --fit tiles for pictures",
     lambda recipe: recipe.depth is not None or recipe.fit == "tiles",
@@ -117,9 +120,16 @@ class VolumeOptions:
     )
     window: str | None = option(
         None,
-        f"a window in HU by name ({', '.join(WINDOWS)}) or as center/width, e.g. 40/400",
+        f"a window in HU by name ({', '.join(WINDOWS)}) or as center/width, e.g. 40/400; DICOM pictures: the number or "
+        "the explanation of one of the file's own windows or VOI LUTs, e.g. 2 (default: the first), center/width, or "
+        "none for all values",
         brief="volumes: window by name, or as 40/400 (center/width)",
         group=SHAPE,
+        needs=Need(
+            "--depth, or DICOM pictures without --fit tiles",
+            lambda recipe: recipe.depth is not None or (recipe.frames is None and recipe.fit != "tiles"),
+            why="without {}; leave it out",
+        ),
     )
     window_hu: tuple[float, ...] = option((), "the window's low and high end, e.g. -160,240")
     window_unit: str = option(
@@ -128,6 +138,12 @@ class VolumeOptions:
         "rescale, a file that states no unit and has no value below -50); any applies the window to every scan",
         choices=("hu", "any"),
         needs=(VOLUMES, Need("--window or --window-hu", lambda recipe: recipe.fixed_window() is not None)),
+    )
+    offset_hu: float = option(
+        0.0,
+        "CT in files that do not state their unit: number that is added to each value and gives Hounsfield units, e.g. "
+        "-1024 for values stored as HU + 1024; use --offset-hu=-1024. Scans of one channel",
+        omitted=True,
     )
     window_percentiles: tuple[float, ...] = option(
         (),
@@ -151,9 +167,10 @@ class VolumeOptions:
     )
     channel_grid: str = option(
         "refuse",
-        "a further channel on another grid than the first (PET and CT, ADC and T2) is refused, or resampled onto the "
-        "first one's grid by linear interpolation; voxels that it does not cover get its smallest value",
-        choices=("refuse", "resample"),
+        "refuse: a further channel on another grid than the first (PET and CT, ADC and T2) is refused; resample: it is "
+        "brought onto the first one's grid by linear interpolation (few whole numbers in areas, as labels: nearest "
+        "voxel), and voxels that it does not cover get its background; resample:NAME takes the grid of another "
+        "channel: the part of its file's name that others lack, e.g. resample:CT, or its number from 0",
         omitted=True,
     )
     mask_grid_tolerance: float = option(
@@ -179,9 +196,28 @@ class VolumeOptions:
     )
     several_masks: str = option(
         "refuse",
-        "pairs, dicom: several label files (SEGs, RTSTRUCTs) of one image are refused, or merged in order of name",
-        choices=("refuse", "merge"),
-        needs=of_layouts("pairs", "dicom"),
+        "several label files (SEGs, RTSTRUCTs) of one image are refused, or merged in order of name, as those of a "
+        "table are; volumes: readings of the same structures become one label: majority takes the class of most files, "
+        "staple weighs files by their agreement (STAPLE); a tie is background",
+        choices=("refuse", "merge", "majority", "staple"),
+        needs=of_layouts("pairs", "dicom", "csv", "jsonl"),
+    )
+    scan_box_units: str = option(
+        "auto",
+        "scan-boxes: unit of the boxes: voxels (continuous, x along the file's fastest axis), mm-ras (to the right, "
+        "anterior and superior, as in NIfTI) or mm-lps (left, posterior, superior, as in DICOM and ITK); auto takes "
+        "the only one in which they lie in their scans",
+        choices=("auto", "voxels", "mm-ras", "mm-lps"),
+        needs=of_layouts("scan-boxes"),
+        omitted="auto",
+    )
+    min_readers: int = option(
+        1,
+        "LIDC: a nodule that fewer readers outlined is flagged as ignored (is_crowd), so that it is neither learned "
+        "nor counted as background; --boxes-crowd drop leaves it out",
+        least=1,
+        needs=of_layouts("lidc"),
+        omitted=1,
     )
     refuse_flaws: tuple[str, ...] = option(
         (), f"DICOM: refuse a series with any of these flaws instead of correcting it: {', '.join(FLAWS)}"
@@ -272,8 +308,9 @@ class VolumeOptions:
     )
     array_spacing_mm: tuple[float, ...] = option(
         (),
-        "NumPy arrays (.npy, .npz) are volumes [depth, height, width] with this voxel size, e.g. 2.5,0.8,0.8; they are "
-        "without an orientation, see --unoriented",
+        "NumPy arrays (.npy, .npz) are volumes [depth, height, width] with this voxel size, e.g. 2.5,0.8,0.8, and so "
+        "are stacks of TIFF pages without a JSON file of their spacing; they are without an orientation, see "
+        "--unoriented",
         omitted=True,
     )
     max_voxels: int = option(
@@ -317,7 +354,8 @@ class VolumeOptions:
     classes: tuple[str, ...] = option(
         (),
         "the classes to keep, by name (label images: or value), in the order of their ids (a --label-map gives other "
-        "ids); objects, pictures, pixels and voxels of all others are left out",
+        "ids); objects, pictures, pixels and voxels of all others are left out. A name may be a pattern, e.g. 'GTV*', "
+        "which keeps each class that fits, or a code of a SEG or RTSTRUCT, e.g. SCT:10200004",
         brief="the classes to keep, by name or value",
         group=SOURCE,
         needs=(),
@@ -325,8 +363,9 @@ class VolumeOptions:
     map_classes: tuple[str, ...] = option(
         (),
         "replace classes of the source, by name (label images: or value): FROM=TO, e.g. 'car=vehicle,bus=vehicle' or "
-        "'left kidney=kidney,BODY=background,500=liver', or 1..300=cell for a range of values; background leaves a "
-        "class out, before overlaps are counted",
+        "'left kidney=kidney,BODY=background,500=liver', 'GTV*=tumor' for all that fit, SCT:10200004=liver for a code "
+        "(SCT:64033007+SCT:7771000 with a modifier), or 1..300=cell for a range of values; background leaves a class "
+        "out, before overlaps are counted",
         needs=(),
     )
     drop_classes: tuple[str, ...] = option(
@@ -335,11 +374,11 @@ class VolumeOptions:
         omitted=True,
         needs=(),
     )
-    emptied_pictures: Literal["negative", "left-out"] = option(
+    emptied_pictures: Literal["negative", "ignored", "left-out"] = option(
         "negative",
         "a picture whose objects --classes, --map-classes and --drop-classes all leave out becomes a picture without "
-        "objects, or has no record",
-        choices=("negative", "left-out"),
+        "objects, one with ignored regions in the place of its objects, or has no record",
+        choices=("negative", "ignored", "left-out"),
         omitted=True,
         needs=Need(
             "a choice of classes of objects or pictures, such as --classes",
@@ -406,9 +445,16 @@ class VolumeOptions:
                 not 0 <= self.mask_grid_tolerance < MAX_GRID_TOLERANCE_VOXELS,
                 f"--mask-grid-tolerance {self.mask_grid_tolerance:g}: expected a share of a voxel, 0 to below "
                 f"{MAX_GRID_TOLERANCE_VOXELS:g}; --mask-grid resample takes masks that lie further off",
-            )
+            ),
+            (
+                not re.fullmatch(r"refuse|resample(:.+)?", self.channel_grid),
+                f"--channel-grid {self.channel_grid}: expected refuse, resample, or resample:NAME such as resample:CT",
+            ),
         )
+        if not math.isfinite(self.offset_hu):
+            yield f"--offset-hu {self.offset_hu}: expected a number, such as --offset-hu=-1024"
         yield from self._scale_problems()
+        yield from self._vote_problems()
         yield from self._series_problems()
         if self.non_finite_value is not None and not math.isfinite(self.non_finite_value):
             yield f"--non-finite-value {self.non_finite_value}: expected a number"
@@ -449,7 +495,7 @@ class VolumeOptions:
 
     def _scale_problems(self) -> Iterator[str]:
         """Yield a message for a window that cannot be read, and for --normalize."""
-        if (window := self.window) is not None:
+        if (window := self.window) is not None and not self.chooses_view():
             yield from refusal(lambda: _parse_window(window), "--window: ")
         # A mean and a deviation of each scan undo any window before them, except for its clipping.
         if self.normalize == SCAN and (self.window or self.window_hu or self.window_percentiles):
@@ -460,6 +506,18 @@ class VolumeOptions:
                 "--normalize scan in place of both"
             )
         yield from refusal(self.fixed_standard, f"--normalize {self.normalize!r}: ")
+
+    def _vote_problems(self) -> Iterator[str]:
+        """Yield a message for a vote of masks that cannot be taken."""
+        if self.several_masks not in VOTES:
+            return
+        if self.depth is None:
+            yield f"--several-masks {self.several_masks}: masks of volumes are combined so; add --depth, or use merge"
+        if self.class_overlap == SETS:
+            yield (
+                f"--several-masks {self.several_masks} and --class-overlap channels: a vote gives each voxel one "
+                "class; leave one out"
+            )
 
     def _series_problems(self) -> Iterator[str]:
         """Yield a message for each wrong choice of DICOM series."""
@@ -501,14 +559,23 @@ class VolumeOptions:
         """Return the window in HU that all scans share; None where there is none."""
         if self.window_hu:
             return IntensityWindow(low=self.window_hu[0], high=self.window_hu[1])
-        return _parse_window(self.window) if self.window is not None else None
+        return _parse_window(self.window) if self.window is not None and not self.chooses_view() else None
+
+    def chooses_view(self) -> bool:
+        """Return True if --window means a window or a VOI LUT of each DICOM picture, by its number or explanation."""
+        return self.depth is None and "/" not in (self.window or "/") and self.window not in WINDOWS
 
     def warnings(self) -> Iterator[str]:
         """Yield a warning for each option of volumes that is valid, and likely means something else."""
         first, slash, second = (self.window or "").partition("/")
         window = self.fixed_window()
         # Soft-tissue windows are centered near 40 and 400 wide; viewers show them as W/L, the other way round.
-        if slash and window is not None and float(first) >= max(100.0, 2 * float(second)):
+        if (
+            self.depth is not None
+            and slash
+            and window is not None
+            and float(first) >= max(100.0, 2 * float(second))
+        ):
             yield (
                 f"--window {self.window} is center/width, and shows {window.low:g} to {window.high:g} HU only; if "
                 f"{first} is the width, as in W/L of viewers, use --window {second}/{first}"

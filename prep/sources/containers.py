@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 
+from halofeed.prep.sources.array_records import is_array_record
 from halofeed.prep.sources.files import SourceFiles, SourceStream
 from halofeed.prep.sources.members import Member
 from halofeed.system.checksum import crc32c
@@ -39,11 +40,13 @@ def unpack_command(head: bytes) -> str:
 
 
 def container_kind(path: str) -> str:
-    """Return "tar", "parquet" or "tfrecord" by the name of a file; "" for another.
+    """Return "tar", "parquet", "tfrecord" or "array_record" by the name of a file; "" for another.
 
     >>> [container_kind(name) for name in ("a.tar", "b.TFRecord-00000-of-00002", "c.record.gz", "d.jpg")]
     ['tar', 'tfrecord', 'tfrecord', '']
     """
+    if is_array_record(path):
+        return "array_record"
     found = _NAME.fullmatch(path.rpartition("/")[2])
     if found is None:
         return ""

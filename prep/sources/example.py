@@ -6,9 +6,10 @@ at most the first bytes of a header.
 
 from __future__ import annotations
 
+import hashlib
 import posixpath
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any
@@ -58,6 +59,11 @@ class Box:
         lost_parts: number of parts of the object that are left out, because they have no area.
         corners: x, y, x, y, ... of its four corners in the order of the annotation, if the options keep them; () for an
             object without other corners than those of its box. `box_corners` gives those of both.
+        is_region: an ignored region, whose label says nothing. Layouts write one like an object, so that it gets the
+            units and the origin of the others, and `with_regions_apart` moves it to `SourceExample.ignored_regions`.
+        zmin, zmax: the same along the third axis of a volume; None for an object of a picture.
+        space: for a volume, what the coordinates are, see `halofeed.prep.geometry.volume_boxes.SPACES`.
+        instance: value of the object's voxels in `SourceExample.mask`, which then gives its box; None without one.
     """
 
     ymin: float
@@ -78,6 +84,19 @@ class Box:
     turned_share: float | None = None
     lost_parts: int = 0
     corners: tuple[float, ...] = ()
+    zmin: float | None = None
+    zmax: float | None = None
+    space: str | None = None
+    instance: int | None = None
+    is_region: bool = False
+
+
+IgnoredRegion = tuple[float, float, float, float]
+"""Edges ymin, xmin, ymax, xmax of a rectangle in the coordinates of boxes, which belongs to no class.
+
+Objects of any class inside of it may be missing from the annotations. Training and evaluation leave it out for every
+class, unlike an object with `is_crowd`, which is left out for its own class.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,6 +112,9 @@ class SourceExample:
         label: class name of a classification example.
         labels: class names of an example that may have several or none; `label` is then None.
         boxes: objects of a detection example, possibly empty; None for classification.
+        ignored_regions: rectangles of a detection example in which objects of any class may lack annotation.
+        video_frame: (path of a video, number of a frame from 0) of a picture that is a frame; `source` then names it,
+            and is no file.
         declared_size: (height, width) in the annotations, either before or after the EXIF orientation is
             applied: the converter compares both.
         grid: "stored" or "displayed" if other pictures prove which of them the annotations of all pictures use.
@@ -103,8 +125,10 @@ class SourceExample:
             too, None means an example for prediction only.
         more_masks: segmentation: further label files of the same image, to be merged with `mask`.
         class_masks: segmentation: (class name, file) if each class has its own mask.
+        class_runs: segmentation: (class name, run lengths in COCO's form) of each mask that the annotations hold; a
+            class may have several. () if the picture shows no class, and None if it has no such annotation.
         segments: segmentation: (id, value of its class) of each segment of `mask`, a picture whose colors are the ids
-            R + 256 G + 65536 B; () if the values of `mask` are classes.
+            R + 256 G + 65536 B, or a volume that numbers objects; () if the values of `mask` are classes.
         members: sorted files of a DICOM series; () for an image that is the file `source`.
         volume: for a DICOM series with several scans: number of this scan from 1, number of scans, and
             the difference between them. `members` are the files of this scan, or of all scans if they share a file.
@@ -116,6 +140,9 @@ class SourceExample:
         bad_objects: (reason, detail) of each annotated object that is unusable and dropped.
         parts: files with the voxels of headers that name them (.mhd, .nhdr).
         gsd_m: ground sample distance in meters per source pixel that the annotations state; None without one.
+        frames: number of frames of the file, each of which is a picture of its own; None for other files, and after
+            `split_frames`.
+        frame: number of the frame of the file, from 0, if the file has several.
         notes: remarks on how the annotations were read; they are counted and printed as warnings.
         attributes: (name, value) of columns and keys that the layout does not read. They show groups, are only there
             where splits are made, and are never written.
@@ -128,6 +155,8 @@ class SourceExample:
     label: str | None = None
     labels: tuple[str, ...] | None = None
     boxes: tuple[Box, ...] | None = None
+    ignored_regions: tuple[IgnoredRegion, ...] = ()
+    video_frame: tuple[str, int] | None = None
     declared_size: tuple[int, int] | None = None
     grid: str | None = None
     normalized: bool = False
@@ -136,6 +165,7 @@ class SourceExample:
     mask: str | None = None
     more_masks: tuple[str, ...] = ()
     class_masks: tuple[tuple[str, str], ...] = ()
+    class_runs: tuple[tuple[str, Any], ...] | None = None
     segments: tuple[tuple[int, int], ...] = ()
     members: tuple[str, ...] = ()
     mask_members: tuple[tuple[str, tuple[str, ...]], ...] = ()
@@ -145,6 +175,8 @@ class SourceExample:
     bad_objects: tuple[tuple[str, str], ...] = ()
     parts: tuple[str, ...] = ()
     gsd_m: float | None = None
+    frames: int | None = None
+    frame: int | None = None
     notes: tuple[str, ...] = ()
     attributes: tuple[tuple[str, str], ...] = field(default=(), compare=False, repr=False)
 
@@ -156,7 +188,9 @@ class SourceExample:
         ('ct.hdr', 'ct.img', 'seg.nii.gz')
         """
         # A shortcut for examples of one file, because a plan calls this for millions of examples.
-        if not (self.members or self.stored or self.is_labelled or self.channels or self.parts):
+        if not (
+            self.members or self.stored or self.is_labelled or self.channels or self.parts or self.video_frame
+        ):
             return volume_files(self.source)
         folders = dict(self.mask_members)
         named = (folders.get(path) or volume_files(path) for path in (*self.channels, *self.mask_paths))
@@ -164,6 +198,8 @@ class SourceExample:
 
     @property
     def _image_paths(self) -> tuple[str, ...]:
+        if self.video_frame is not None:
+            return (self.video_frame[0],)
         # The members of a stored series are in a file of the job, which adds them when it converts the series.
         return self.members or (() if self.stored else volume_files(self.source))
 
@@ -190,7 +226,22 @@ class SourceExample:
     @property
     def is_labelled(self) -> bool:
         """True if a segmentation example has labels; an example without labels is for prediction only."""
-        return self.mask is not None or bool(self.class_masks)
+        return self.mask is not None or bool(self.class_masks) or self.class_runs is not None
+
+
+def split_frames(example: SourceExample) -> Iterator[SourceExample]:
+    """Yield an example for each frame of a file; its key ends in the number of the frame, from 1.
+
+    DICOM counts frames from 1 (PS3.3 C.7.6.6.1). A class is that of all frames.
+
+    >>> [one.key for one in split_frames(SourceExample(source="a.dcm", key="a.dcm", frames=2))]
+    ['a.dcm#1', 'a.dcm#2']
+    """
+    if example.frames is None or example.problem is not None:
+        yield replace(example, frames=None) if example.frames is not None else example
+        return
+    for number in range(example.frames):
+        yield replace(example, key=f"{example.key}#{number + 1}", frames=None, frame=number)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -208,6 +259,18 @@ class FileSelection:
     takes: Callable[[str], bool] = is_image_name
     takes_scan: Callable[[str], bool] = is_scan_name
     complete: Callable[[SourceExample], SourceExample] = lambda example: example
+
+
+def frame_key(video: str, number: int) -> int:
+    """Return the key of a frame of a video: 43 bits of a hash of the path, and 20 bits of the number.
+
+    The keys of a video ascend, and a shard has its records by rising key. So its frames are decoded in their order.
+
+    >>> frame_key("a.mp4", 7) - frame_key("a.mp4", 5)
+    2
+    """
+    digest = hashlib.blake2b(video.encode("utf-8", "surrogateescape"), digest_size=8).digest()
+    return (int.from_bytes(digest, "big") >> 21 << 20) | (number & 0xFFFFF)
 
 
 def resolve_data_path(written: str, header: str) -> str | None:

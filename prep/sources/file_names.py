@@ -26,14 +26,19 @@ from halofeed.prep.sources.members import parse_member
 from halofeed.system.addresses import is_remote
 from halofeed.system.errors import Problem, SourceError
 
-IMAGE_EXTENSIONS = (
+DICOM_PICTURE_EXTENSIONS = (".dcm", ".dicom", ".ima")
+"""Extensions of DICOM files, which are pictures where nothing shows that they are slices of a volume."""
+STILL_EXTENSIONS = (
     *(".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".tif", ".tiff", ".bmp", ".gif"),
+    *(".avif", ".heic", ".heif", ".hif", ".jxl"),
     *(".btf", ".tf2", ".tf8", ".svs", ".ndpi", ".scn", ".qptiff"),  # BigTIFF, and TIFF of slide scanners
 )
+"""Extensions of the formats that hold nothing but pictures."""
+IMAGE_EXTENSIONS = (*STILL_EXTENSIONS, *DICOM_PICTURE_EXTENSIONS)
 _IMAGE_EXTENSIONS = frozenset(IMAGE_EXTENSIONS)
 VIDEO_EXTENSIONS = (".mp4", ".m4v", ".mov", ".3gp", ".avi", ".webm", ".mkv")
 """Extensions of the containers that `halofeed.prep.formats.clip.clip_formats` reads."""
-UNREAD_EXTENSIONS = (".avif", ".heic", ".heif", ".jp2", ".j2k", ".jxl")
+UNREAD_EXTENSIONS = (".jp2", ".j2k")
 """Extensions of unsupported picture formats. To skip such a file is a failure, not a choice."""
 _TEXT_EXTENSIONS = (
     *(".txt", ".md", ".rst", ".html", ".htm", ".pdf", ".json", ".jsonl", ".ndjson", ".csv", ".tsv", ".xml"),
@@ -49,14 +54,32 @@ _LONGEST_NAME = 150
 
 
 def is_image_name(path: str) -> bool:
-    """Return whether a path has the extension of an image, in upper or lower case.
+    """Return whether a path has the extension of an image or of a DICOM file, in upper or lower case.
 
     >>> is_image_name("a/b.JPG"), is_image_name("a/b.dcm"), is_image_name("a/b")
-    (True, False, False)
+    (True, True, False)
     """
     stem, dot, extension = path.rpartition(".")
     # Like `splitext`: a name that has only dots before the extension has no extension.
     return f"{dot}{extension.lower()}" in _IMAGE_EXTENSIONS and stem.rpartition("/")[2].strip(".") != ""
+
+
+def is_dicom_name(path: str) -> bool:
+    """Return whether a path has an extension of DICOM files.
+
+    >>> is_dicom_name("a/b.DCM"), is_dicom_name("a/b.dcm.gz"), is_dicom_name("a/b.png")
+    (True, True, False)
+    """
+    return path.lower().endswith(DICOM_EXTENSIONS)
+
+
+def is_still_name(path: str) -> bool:
+    """Return whether a path has the extension of a format that holds nothing but pictures.
+
+    >>> is_still_name("a/b.JPG"), is_still_name("a/b.dcm")
+    (True, False)
+    """
+    return is_image_name(path) and not is_dicom_name(path)
 
 
 def is_document_name(path: str) -> bool:
@@ -99,7 +122,9 @@ class FormatExtensions:
 
 
 FORMAT_EXTENSIONS = {
-    "nifti": FormatExtensions(single=(".nii.gz", ".nii"), pairs={".hdr.gz": ".img.gz", ".hdr": ".img"}),
+    "nifti": FormatExtensions(
+        single=(".nii.gz", ".nii", ".nii.zst"), pairs={".hdr.gz": ".img.gz", ".hdr": ".img"}
+    ),
     "nrrd": FormatExtensions(single=(".nrrd",), headers={".nhdr": r"(?i:data ?file):(?!=)"}),
     "metaimage": FormatExtensions(single=(".mha",), headers={".mhd": r"ElementDataFile\s*="}),
     "mgh": FormatExtensions(single=(".mgz", ".mgh")),
@@ -110,9 +135,11 @@ ARCHIVE_EXTENSIONS = (".zip", ".tar", ".tgz", ".tar.gz", ".tar.bz2", ".tar.xz", 
 """Extensions of archives, which are unpacked first."""
 ARRAY_EXTENSIONS = (".npy", ".npz")
 """Extensions of NumPy arrays, which are volumes where the options state their voxel size."""
+STACK_EXTENSIONS = (".tif", ".tiff")
+"""Extensions of pictures whose pages may be the slices of a volume."""
 SINGLE_FILE_EXTENSIONS = tuple(name for names in FORMAT_EXTENSIONS.values() for name in names.single)
 VOLUME_FILE_EXTENSIONS = tuple(name for names in FORMAT_EXTENSIONS.values() for name in names.extensions)
-DICOM_EXTENSIONS = (".dcm", ".dicom", ".ima", ".dcm.gz", ".dicom.gz", ".ima.gz")
+DICOM_EXTENSIONS = (*DICOM_PICTURE_EXTENSIONS, *(f"{name}.gz" for name in DICOM_PICTURE_EXTENSIONS))
 _PAIRS = {header: voxels for names in FORMAT_EXTENSIONS.values() for header, voxels in names.pairs.items()}
 _PARTNERS = {**_PAIRS, **{voxels: header for header, voxels in _PAIRS.items()}}
 _PAIRED = tuple(_PARTNERS)
@@ -122,7 +149,7 @@ DATA_FILE_LINES = {
 
 _EXTENSIONS = (
     *(*VOLUME_FILE_EXTENSIONS, *ARRAY_EXTENSIONS, *IMAGE_EXTENSIONS, *VIDEO_EXTENSIONS),
-    *(".apng", *DICOM_EXTENSIONS),
+    *(".apng", *DICOM_EXTENSIONS[len(DICOM_PICTURE_EXTENSIONS) :]),
 )
 
 
@@ -176,8 +203,8 @@ def is_volume_name(path: str) -> bool:
 
 
 def is_scan_name(path: str) -> bool:
-    """Return whether a name is that of a volume or of a picture."""
-    return extension_of(path).lower() in (*VOLUME_FILE_EXTENSIONS, *IMAGE_EXTENSIONS)
+    """Return whether a name is that of a volume or of a picture, and not of a DICOM file."""
+    return extension_of(path).lower() in (*VOLUME_FILE_EXTENSIONS, *STILL_EXTENSIONS)
 
 
 def is_scan_or_array_name(path: str) -> bool:

@@ -16,6 +16,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from halofeed.prep.sources.array_records import is_array_record, read_in_record
 from halofeed.prep.sources.members import Member, parse_member
 from halofeed.prep.sources.parquet import RangeFiles, read_cell
 from halofeed.prep.sources.walk import (
@@ -183,7 +184,9 @@ def read_member(files: RangeFiles, member: Member, size: int | None = None) -> b
     Raises:
         SourceError: the container cannot be read, or has changed since it was listed.
     """
-    if member.column is not None:
+    if member.column is not None and is_array_record(member.container):
+        data = read_in_record(files, member.container, member.start, member.column, member.size)
+    elif member.column is not None:
         data = read_cell(files, member.container, member.start, member.column)
         if not member.matches(data):
             data = read_cell(files, member.container, member.start, member.column, anew=True)

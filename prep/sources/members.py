@@ -1,9 +1,10 @@
-"""Pictures inside container files: TFRecord files, tar files, and Parquet files.
+"""Pictures inside container files: TFRecord files, tar files, Parquet files and ArrayRecord files.
 
 A member has a path, so that it is listed, stamped, read and rejected like any other source file:
 
     data/train-000.tar//cats/0001@1536+20480-1a2b3c4d.jpg       bytes 1536 to 22016 of data/train-000.tar
     data/train-00000-of-00002.parquet//000017@17.3+20480-1a2b3c4d.jpg      row 17 of its column 3
+    data/x-train.array_record-00000-of-00002//000017@17.90+20480-1a2b3c4d.jpg      record 17, from its byte 90
 
 No path of a file holds `//`. The CRC32C at the end shows whether the container is still the one that was listed. A key
 (`member_key`) has neither position nor checksum: `data/train-000.tar//cats/0001.jpg`.
@@ -30,7 +31,8 @@ class Member:
         size: number of bytes.
         checksum: CRC32C of its bytes.
         extension: extension with its dot, in lower case; "" for another content than a picture.
-        column: column of a Parquet file, counted over all leaves of the schema; None for a range of bytes.
+        column: column of a Parquet file, counted over all leaves of the schema; first byte within a record of an
+            ArrayRecord file; None for a range of the container's bytes.
     """
 
     container: str

@@ -255,6 +255,11 @@ _FLOOR_HU, _CEILING_HU = -4096, 4096
 """Scanners store 12 bits: below is only padding, often -3024 or -32768, and above is only metal."""
 _AIR_HU: Final = (-1200, -850)
 _AIR_TENTHS: Final = (-12000, -8500)
+_TISSUE_HU: Final = (-150, 150)
+"""Fat, water and soft tissue."""
+_OFFSETS: Final = (1024, 32768)
+_LEAST_TISSUE: Final = 0.05
+"""Least share of such values in a scan that may hold a body."""
 _OUT_OF_RANGE: Final = 0.005
 """Share of voxels below the floor that is no accident: an estimate. The seven CTs of the test data have none there."""
 
@@ -299,7 +304,7 @@ def check_values_are_hu(
             if lowest[-1] > FAT_HU:
                 _refuse(
                     f"the file does not say its unit and its least value is {lowest[-1]:g}, not below {FAT_HU}",
-                    _CURE + _other_unit(image[..., at], window),
+                    _CURE + _other_unit(image[..., at], window) + _offset_hint(image[..., at]),
                 )
         channel += scan.channels
     for at in range(channel):
@@ -393,6 +398,35 @@ def _other_unit(image: NDArray[Any], window: IntensityWindow | None) -> str:
     if window is None or share_inside(image[sampling(image.shape)], window) < LEAST_INSIDE:
         return ""
     return ", or use --window-unit any"
+
+
+def _offset_hint(image: NDArray[Any]) -> str:
+    """Return the option that makes Hounsfield units of HU + 1024 and similar, if air and tissue are then in a scan.
+
+    1024 is the usual rescale intercept of CT, and 32768 that of DeepLesion's pictures.
+    """
+    sample = image[sampling(image.shape)]
+    for offset in _OFFSETS:
+        shifted = sample.astype(np.float64) - offset
+        if _is_between(shifted.min(), _AIR_HU) and _is_between(shifted, _TISSUE_HU).mean() >= _LEAST_TISSUE:
+            return f"; if they are HU + {offset}, use --offset-hu=-{offset}"
+    return ""
+
+
+def to_hounsfield_units(voxels: NDArray[Any], offset_hu: float) -> NDArray[Any]:
+    """Return the values of a CT with an offset, as integers if both are whole numbers.
+
+    >>> to_hounsfield_units(np.array([0, 1064], np.uint16), -1024.0).tolist()
+    [-1024, 40]
+    """
+    if voxels.dtype.kind == "f" or not float(offset_hu).is_integer():
+        return np.asarray(voxels + np.float32(offset_hu)).astype(np.result_type(voxels.dtype, np.float32))
+    ends = int(voxels.min()) + int(offset_hu), int(voxels.max()) + int(offset_hu)
+    fits = ends[0] >= -32768 and ends[1] <= 32767
+    moved = np.empty(voxels.shape, np.int16 if fits else np.int32)
+    # NumPy computes in blocks, so that no array of 8 bytes a voxel is made.
+    np.add(voxels, np.int64(offset_hu), out=moved, dtype=np.int64, casting="unsafe")
+    return moved
 
 
 def _refuse(reason: str, cure: str = _CURE) -> None:

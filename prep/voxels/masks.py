@@ -371,6 +371,17 @@ def run_length_box(mask: Mapping[str, Any]) -> list[int]:
     return [left, top, right - left + 1, bottom - top + 1]
 
 
+def encode_run_lengths(mask: npt.NDArray[Any]) -> dict[str, Any]:
+    """Return a mask [height, width] as COCO's run lengths, down the columns and zeros first.
+
+    >>> encode_run_lengths(np.array([[0, 1], [1, 1]], np.uint8))
+    {'size': [2, 2], 'counts': [1, 3]}
+    """
+    pixels = np.concatenate([[False], mask.T.reshape(-1) > 0])
+    changes = np.flatnonzero(pixels[1:] != pixels[:-1])
+    return {"size": list(mask.shape), "counts": np.diff(changes, prepend=0, append=mask.size).tolist()}
+
+
 def encode_mask_png(mask: npt.NDArray[Any]) -> bytes:
     """Encode a mask [h, w] of 0 and 1 (bool or uint8) as an 8-bit gray PNG, as the TF OD API expects."""
     if mask.ndim != 2 or mask.dtype not in (np.bool_, np.uint8) or (mask.size and mask.max() > 1):

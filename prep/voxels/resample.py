@@ -13,6 +13,7 @@ volume stored by sagittal slices, against 12,900 MB/s in order. OpenCV transpose
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
@@ -287,13 +288,15 @@ def _linear(
     return total
 
 
-def apply_image(plan: VolumePlan, array: NDArray[Any], fill: float, spare: bool = False) -> NDArray[Any]:
+def apply_image(
+    plan: VolumePlan, array: NDArray[Any], fill: float | Sequence[float], spare: bool = False
+) -> NDArray[Any]:
     """Bring an image to the target grid of a plan.
 
     Args:
         plan: steps from the source grid to the target grid.
         array: [depth, height, width] or [depth, height, width, channel] on the source grid; any strides.
-        fill: value of the padding, in the unit of the array: -1024 is air in HU.
+        fill: value of the padding, in the unit of the array: -1024 is air in HU; or the value of each channel.
         spare: whether the caller no longer needs the array, so that the result may use its memory.
 
     Returns:
@@ -344,24 +347,31 @@ def _check_array(plan: VolumePlan, array: NDArray[Any]) -> None:
 
 
 def _apply(
-    plan: VolumePlan, array: NDArray[Any], fill: float, *, interpolate: bool, spare: bool
+    plan: VolumePlan,
+    array: NDArray[Any],
+    fill: float | Sequence[float],
+    *,
+    interpolate: bool,
+    spare: bool,
 ) -> NDArray[Any]:
     _check_array(plan, array)
+    fills = [fill] * math.prod(array.shape[3:]) if isinstance(fill, int | float) else [*fill]
     if array.dtype.kind not in "iuf" or array.dtype == np.float16:
         raise UsageError(f"array: expected integers, float32 or float64, got {array.dtype}")
     # A fraction or NaN would be stored as another number without an error.
-    if array.dtype.kind != "f" and (not np.isfinite(fill) or int(np.array(fill).astype(array.dtype)) != fill):
-        raise UsageError(f"fill: {fill} is no value of {array.dtype}")
+    for one in fills if array.dtype.kind != "f" else ():
+        if not np.isfinite(one) or int(np.array(one).astype(array.dtype)) != one:
+            raise UsageError(f"fill: {one} is no value of {array.dtype}")
     # The steps are for one channel; several are computed one after the other.
     if array.ndim == 3:
-        return _apply_steps(plan, array, fill, interpolate, spare)
+        return _apply_steps(plan, array, fills[0], interpolate, spare)
     if array.shape[3] == 1:
-        return _apply_steps(plan, array[..., 0], fill, interpolate, spare)[..., None]
+        return _apply_steps(plan, array[..., 0], fills[0], interpolate, spare)[..., None]
     if not plan.steps:
         return np.ascontiguousarray(array)
     result = np.empty((*plan.target.shape, array.shape[3]), array.dtype)
-    for channel in range(array.shape[3]):
-        result[..., channel] = _apply_steps(plan, array[..., channel], fill, interpolate, False)
+    for channel, one in enumerate(fills):
+        result[..., channel] = _apply_steps(plan, array[..., channel], one, interpolate, False)
     return result
 
 

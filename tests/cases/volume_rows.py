@@ -109,7 +109,16 @@ VOLUMES: tuple[Case, ...] = (
             label_counts_are("C1__CT.nii.gz", *_BALLS),
         ),
         says=("different grids", "(?i)resampl"),
-        ends=True,
+    ),
+    Case(
+        folder="volumes_channels_on_other_grids",
+        words=f"{VOLUME} --channels 2 --dtype float32 --channel-grid resample:CT"
+        " --image-pattern imagesTr/{id}__{channel}.nii.gz --label-pattern labelsTr/{id}.nii.gz",
+        right=(
+            records_are(2),
+            image_channels_are("C1__CT.nii.gz", 2),
+            label_counts_are("C1__CT.nii.gz", *_BALLS),
+        ),
     ),
     Case(
         folder="volumes_dicom_changed_uids",
@@ -125,7 +134,7 @@ VOLUMES: tuple[Case, ...] = (
         folder="volumes_dicom_seg_and_rtstruct",
         words=f"{VOLUME} --classes GTV-1",
         right=(one_of(label_values_are("ct", {"GTV-1": 58}), label_values_are("ct", {"GTV-1": 168})),),
-        says=("several labels",),
+        says=("several labels", "--label-pattern.*the SEG", "majority or staple"),
         by_hand=(
             ByHand(
                 says="--layout csv",
@@ -134,25 +143,44 @@ VOLUMES: tuple[Case, ...] = (
             ),
         ),
     ),
+    Case(
+        folder="volumes_dicom_seg_and_rtstruct",
+        words=f"{VOLUME} --classes GTV* --label-pattern **/300-*/*.dcm",
+        right=(label_values_are("ct", {"GTV-1": 58}),),
+    ),
     *(
         Case(
             folder="volumes_dicom_single_pictures",
             source=source,
             words=words,
-            right=(records_are(count),),
-            says=("(?i)dicom", "(?i)png|save|read"),
-            ends=True,
+            right=(records_are(count), classes_are(*classes)),
         )
-        for source, words, count in (
-            ("mg", "--height 40 --width 40", 4),
-            ("mg", "--height 40 --width 40 --layout folders", 4),
-            ("us", "--height 40 --width 48", 2),
-            ("rsna", "--secondary-captures take --depth 1 --height 64 --width 64", 2),
+        for source, words, count, classes in (
+            ("mg", "--height 40 --width 40", 4, ("benign", "malignant")),
+            ("mg", "--height 40 --width 40 --layout folders", 4, ("benign", "malignant")),
             (
                 "rsna/boxes.csv",
                 "--layout csv --images {case}/rsna/images --box-form corner-size --height 64 --width 64",
                 1,
+                ("opacity",),
             ),
+            ("rsna", "--box-form corner-size --height 64 --width 64", 1, ("opacity",)),
+        )
+    ),
+    *(
+        Case(
+            folder="volumes_dicom_single_pictures",
+            source=source,
+            words=words,
+            says=("(?i)dicom|image", "(?i)class folder|take --layout"),
+            ends=True,
+            # Layouts of pictures need labels, and --secondary-captures needs --depth.
+            follows=False,
+        )
+        # No class is written, and a volume was asked for.
+        for source, words in (
+            ("us", "--height 40 --width 48"),
+            ("rsna", "--secondary-captures take --layout dicom --depth 1 --height 64 --width 64"),
         )
     ),
     *(
@@ -238,15 +266,12 @@ VOLUMES: tuple[Case, ...] = (
         folder="volumes_nnunet_tif3d",
         words=VOLUME,
         right=(records_are(2), label_counts_are("c0_0000.tif", *_BALLS)),
-        says=("(?i)tif", "NRRD|NIfTI|nii|nrrd"),
-        ends=True,
     ),
     Case(
         folder="volumes_nnunet_tif3d",
         words="--height 20 --width 24",
         right=(records_are(2), label_counts_are("c0_0000.tif", *_BALLS)),
-        says=("(?i)tif", "NRRD|NIfTI|nii|nrrd|--depth"),
-        ends=True,
+        says=("(?i)tif", "--depth 16 --height 20 --width 24"),
     ),
     Case(
         folder="volumes_parametric_map",

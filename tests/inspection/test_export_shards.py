@@ -1,9 +1,11 @@
 """Exports into shards, and Croissant's metadata: the libraries that these are for read the same pictures."""
 
+import gzip
 import io
 import json
 from pathlib import Path
 
+import nibabel
 import numpy as np
 import pytest
 import yaml
@@ -14,6 +16,8 @@ from halofeed.inspection.export_shards import ShardsExporter
 from tests.inspection.test_export_data import SIDES, draw, export
 from tests.support.conversions import run_convert
 from tests.support.dataset_writer import LABELS, Drawn, write_dataset
+from tests.support.small_scans import FLIPPED, SIZE, image, mask
+from tests.support.volume_support import save_nifti, write_table
 
 
 def split_of(row, drawn: list[Drawn]) -> str:
@@ -54,6 +58,41 @@ def test_parquet_has_bounded_groups_and_the_schema_of_hugging_face(tmp_path, mon
     assert "halofeed verify" in export(data, "parquet", tmp_path / "no", code=1)
 
 
+@pytest.mark.parametrize("recipe", [{}, {"window_percentiles": (1, 99)}])
+def test_parquet_holds_scans_and_labels_as_files_of_hugging_faces_nifti(tmp_path: Path, recipe) -> None:
+    """The struct and the metadata of `datasets.Nifti`; the files are those of the target nifti."""
+    parquet = pytest.importorskip("pyarrow.parquet")
+    for name, labelled in (("a", True), ("b", False)):
+        save_nifti(tmp_path / f"in/images/{name}.nii", image(), FLIPPED)
+        if labelled:
+            save_nifti(tmp_path / f"in/labels/{name}.nii", mask(), FLIPPED)
+    options = {**SIZE, "depth": SIZE["depth"] + 2, "missing_masks": "prediction", **recipe}
+    done = run_convert(tmp_path / "in", tmp_path / "data", layout="pairs", **options)
+    export(done.folder, "parquet", tmp_path / "out")
+    export(done.folder, "nifti", tmp_path / "files")
+    rows = [row for path in (tmp_path / "out/data").iterdir() for row in parquet.read_table(path).to_pylist()]
+    unlabelled, labelled = sorted(rows, key=lambda row: row["mask"] is not None)
+    assert unlabelled["mask"] is None and labelled["mask"]["path"] == "images_a.nii.gz"
+    for column, folder in (("image", "images"), ("mask", "labels")):
+        assert labelled[column]["bytes"] == (tmp_path / f"files/{folder}/images_a.nii.gz").read_bytes()
+    read = nibabel.Nifti1Image.from_bytes(gzip.decompress(labelled["mask"]["bytes"]))
+    np.testing.assert_array_equal(np.asarray(read.dataobj).T[:, ::-1, ::-1].shape, mask().shape)
+    about = parquet.read_schema(next((tmp_path / "out/data").iterdir())).metadata[b"huggingface"]
+    features = json.loads(about)["info"]["features"]
+    assert features["image"] == features["mask"] == {"_type": "Nifti"}
+    card = next(yaml.safe_load_all((tmp_path / "out/README.md").read_text()))["dataset_info"]
+    assert [one["dtype"] for one in card["features"]] == ["int64", "nifti", "nifti"]
+
+
+def test_tiles_of_scans_are_no_files_of_parquet(tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow")
+    save_nifti(tmp_path / "in/images/a.nii", image(), FLIPPED)
+    options = {"fit": "tiles", "depth": 4, "height": 4, "width": 4, "missing_masks": "prediction"}
+    table = write_table(tmp_path / "in", [("a", "images/a.nii", "")])
+    done = run_convert(table, tmp_path / "data", layout="csv", task="segmentation", **options)
+    assert "--fit crop-or-pad" in export(done.folder, "parquet", tmp_path / "out", code=2)
+
+
 @pytest.mark.long
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:unclosed file:ResourceWarning")
 @pytest.mark.parametrize("task", ["classification", "detection", "segmentation"])
@@ -67,7 +106,8 @@ def test_mlcroissant_and_webdataset_read_every_picture(tmp_path, test_data, task
         drawn = [Drawn(**vars(one) | {"key": f"../a.b/{one.key}.c"}) for one in draw(task)]
         terms |= {"resize": "fixed-shape", "pad_value": [0]}
     data = write_dataset(tmp_path / "d", drawn, task=task, recipe=terms) if drawn else Path(done.folder)
-    assert croissant.Dataset(str(data / "croissant.json")).metadata.file_sets
+    described = croissant.Dataset(str(data / "croissant.json")).metadata
+    assert described.file_sets and described.ctx.conforms_to.value.endswith("/1.1")
     for to in ("parquet", "folders")[: 1 + (task == "classification")]:
         export(data, to, tmp_path / to)
         read = croissant.Dataset(str(tmp_path / to / "croissant.json"))

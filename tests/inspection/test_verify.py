@@ -15,9 +15,10 @@ from halofeed.errors import CorruptFileError, UsageError
 from halofeed.inspection.describe_dataset import describe_record
 from halofeed.inspection.html.report import write_report
 from halofeed.inspection.verify import DatasetProblem, VerifyReport, verify
+from halofeed.schemas.croissant import EARLIER_VERSION, croissant_json
 from halofeed.schemas.file_layout import CROISSANT, index_file
 from halofeed.schemas.index import ShardIndex
-from halofeed.schemas.manifest import Manifest
+from halofeed.schemas.manifest import Manifest, read_manifest
 from halofeed.schemas.tfds import dataset_info_json
 from halofeed.schemas.tfrecord import RecordWriter, read_records
 from halofeed.system.checksum import crc32c
@@ -152,6 +153,16 @@ def test_a_data_set_of_an_earlier_version_has_no_problems_and_white_space_is_fou
     path.write_text(path.read_text().replace('"store": ', '"store":\t'))
     (problem,) = verify(copied).problems
     assert problem.file == "manifest.json" and "store" in problem.message
+
+
+def test_croissant_of_the_version_that_earlier_data_sets_have_verifies(copied: Path) -> None:
+    manifest = read_manifest(copied)
+    path = copied / CROISSANT
+    assert b"croissant/1.1" in path.read_bytes()
+    path.write_text(croissant_json(manifest, EARLIER_VERSION), encoding="utf-8")
+    assert b"croissant/1.0" in path.read_bytes() and verify(copied).ok
+    path.write_bytes(path.read_bytes().replace(b"1.0.0", b"1.0.1"))
+    assert not verify(copied).ok
 
 
 def test_a_folder_that_is_not_there_is_wrong_usage(tmp_path: Path) -> None:

@@ -60,8 +60,14 @@ def two_masks(root: Path) -> list[object]:
     return ["--layout", "pairs", "--source", root, *SIZE, *patterns, "--class-overlap", "last"]
 
 
+def two_classes(root: Path) -> list[object]:
+    """Class folders, and a column of a table that is not there."""
+    draw(root, "hat/a.png", "coat/b.png")
+    return ["--source", root, "--column", "label=kind"]
+
+
 CVAT = '<annotations><image name="a.png"><box label="hat" xtl="1" ytl="2" xbr="9" ybr="8"/></image></annotations>'
-BDD100K = [{"name": "a.png", "labels": [{"box2d": {"x1": 1}}]}]
+WEB_TOOL = "<annotation><filename>a.png</filename><object><name>hat</name><polygon><pt><x>1</x></pt></polygon></object>"
 WHEAT = 'image_id,width,height,bbox\na,60,40,"[1, 2, 9, 9]"\n'
 
 ADVICE: dict[str, Advice] = {
@@ -77,6 +83,38 @@ ADVICE: dict[str, Advice] = {
     ),
     "two columns of classes": refused(
         table(["filename,label,category", "a.png,hat,cap"]), "or use (--ignore-columns category)"
+    ),
+    "a class in a column of another name": refused(
+        table(["filename,kind", "a.png,hat", "b.png,coat"]),
+        "name it with (--column) label=COLUMN",
+        more=("label=kind",),
+    ),
+    "columns that may be classes": refused(
+        table(["filename,age,hat,coat", "a.png,3,1,0", "b.png,4,0,1"]),
+        "if these are the classes: (--column label=hat,label=coat)",
+    ),
+    "marks of two meanings": refused(
+        table(["filename,hat,coat", "a.png,1,", "b.png,0,1"]),
+        "(--class-marks no=blank) takes it",
+    ),
+    "another mark": refused(
+        table(["filename,hat,coat", "a.png,1,0", "b.png,0,x"], "--column label=hat,label=coat"),
+        "such as (--class-marks yes=x)",
+    ),
+    "a mark that is given two meanings": usage(
+        table(["filename,hat,coat", "a.png,1,0", "b.png,0,1"], "--class-marks no=-1,yes=-1"),
+        "(--class-marks) yes=-1: -1 means no already; leave one of them out",
+    ),
+    "a meaning that is named twice": usage(
+        table([HEADER, ROW], "--column label=class,label=class"),
+        "(--column) label=class: label comes twice.*leave one of them out",
+    ),
+    "a column that is named twice": usage(
+        table([HEADER, ROW], "--column label=class,image=class"),
+        "(--column): 'class' is named as label and as image; leave one of them out",
+    ),
+    "columns of no table": refused(
+        two_classes, "(--column) names columns of a table, and the source has none.*leave it out"
     ),
     "a form of no column": refused(table([HEADER, ROW], "--box-form center-size"), "leave (--box-form) out"),
     "a group that is not read": refused(
@@ -144,8 +182,8 @@ ADVICE: dict[str, Advice] = {
     ),
     "two masks of one image": refused(two_masks(), "(--several-masks merge) takes them", proves=r"3 classes"),
     # other layouts
-    "a tool's own JSON": refused(
-        holding("folders", a_json=BDD100K),
+    "a tool's own XML": refused(
+        holding("folders", a_xml=f"{WEB_TOOL}</annotation>"),
         "take (--layout csv)",
         first=as_table,
         without=("--source",),

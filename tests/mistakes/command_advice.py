@@ -434,7 +434,7 @@ ADVICE: dict[str, Advice] = {
     ),
     # exports
     "an export of what a target does not hold": usage(export(boxes(), "folders"), r"use (--to coco)"),
-    "an export of volumes as Parquet": usage(export(organs(1), "parquet"), r"use (--to nifti)"),
+    "an export of volumes as tar files": usage(export(organs(1), "webdataset"), r"use (--to nifti)"),
     "an export of unusual splits as YOLO": usage(export(boxes(HALVES), "yolo"), r"use (--to voc)"),
     "an export of unusual splits as folders": noted(
         export(pictures(HALVES), "folders"),

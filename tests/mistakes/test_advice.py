@@ -96,21 +96,25 @@ EXCEPTIONS: dict[str, str] = {
     "prep/layouts/detect.py: its files show no layout{}; name one of {} with --layout": OF_LAYOUTS,
     **dict.fromkeys(
         (
+            "prep/layouts/sagemaker.py: line {}: take --layout pairs with --label-colors '{}' on the downloaded",
             f"{UNKNOWN}: write what it says into a table with the columns filename,class for",
-            f"{UNKNOWN}: convert it with datum convert -i FOLDER -if datumaro -f coco -o",
-            f"{UNKNOWN}: rename it to filename, and that of the classes to class; corners of",
+            f"{UNKNOWN}: take --layout csv --column {{}}, with label=COLUMN for that of the classes;",
             "prep/annotations/suggest_patterns.py: by name and content, none of its {}, such as {}, is the label of",
             "prep/layouts/coco.py: {} has classes of images, and {} has objects; name one of the two with",
         ),
         "only the user can write the table, the list or the choice of files",
     ),
+    "prep/annotations/tfrecord_rows.py: {}: several features are classes: {}; name one of them, such as": (
+        "tests/prep/layouts/test_named_columns.py types it"
+    ),
     **dict.fromkeys(
         (
             "prep/layouts/coco.py: {}: its annotations have no boxes and no outlines, and give each image",
-            "prep/layouts/coco.py: {}: its annotations are objects, and no classes of images: take --task",
+            "prep/layouts/coco.py: ; --task classification takes the classes of all pictures",
             "prep/layouts/image_table.py: {} with one image per row, or also {} with one box per row; image,label",
         ),
-        "tests/prep/layouts/test_foreign_annotations.py and test_advice_of_cases.py type it",
+        "tests/prep/layouts/test_foreign_annotations.py, test_layout_picture_classes.py or test_advice_of_cases.py "
+        "types it",
     ),
     **dict.fromkeys(
         (
@@ -129,13 +133,22 @@ EXCEPTIONS: dict[str, str] = {
             "prep/convert/loss_findings.py: convert the scans to files again, or scale each by itself with",
             "prep/convert/loss_findings.py: --boxes-crowd objects takes them as objects",
             "prep/convert/loss_findings.py: --boxes-difficult objects takes them without the flag",
-            "prep/convert/loss_findings.py: leave group_of out of --keep to store them without the flag",
             "prep/convert/loss_findings.py: and that --classes, --map-classes and --ignore-label leave classes",
             "prep/convert/loss_findings.py: a larger --depth, --height and --width, a --spacing-mm {}",
             "pipelines/commit.py: {}{}; {}. Nothing was committed. --on-loss warn commits the records as",
             "pipelines/declared_sizes.py: {}; {}. The sizes in the annotations show it. Nothing was committed.",
         ),
         "tests/pipelines/test_losses.py, tests/test_cases.py or tests/pipelines/test_boxes.py types it",
+    ),
+    **dict.fromkeys(
+        (
+            "prep/layouts/bdd100k.py: classes without boxes, such as lanes and areas, left out: {}; --classes",
+            "prep/layouts/cityscapes.py: {}: no file ends in _labelIds.png or _labelTrainIds.png; draw label",
+            "prep/layouts/cityscapes.py: {}: no file ends in _polygons.json, which has the objects; take --task",
+            "prep/layouts/cityscapes.py: {} of areas left out, whose classes have no single objects in",
+            "pipelines/planned_classes.py: halofeed convert: {}: pixels of these values are ignored and are no",
+        ),
+        "tests/prep/layouts/test_layout_bdd100k.py or test_layout_cityscapes.py types it",
     ),
     **dict.fromkeys(
         (
@@ -312,6 +325,23 @@ EXCEPTIONS: dict[str, str] = {
         ),
         "tests/pipelines/test_chosen_classes.py types it",
     ),
+    "prep/layouts/mot.py: boxes count from 0, as {}; MOT counts pixels from 1; --box-origin 1": (
+        "its texts are put together; a case of sequence_advice.py types it"
+    ),
+    "prep/annotations/frame_rows.py: --frame-stride {} takes one of {} frames": FACT,
+    **dict.fromkeys(
+        (
+            "prep/layouts/run_length_table.py: {}: expected a table with a column of run lengths, such as 264661 17",
+            "prep/layouts/run_length_table.py: {}: {} of {} masks do not fit their pictures: {}: {}; name the folder",
+        ),
+        "only the user knows the table or the pictures; tests/prep/layouts/test_layout_run_lengths.py has both",
+    ),
+    "prep/options/volumes.py: --several-masks {}: masks of volumes are combined so; add --depth, or": (
+        "pictures have no depth; a case of two masks types --several-masks merge"
+    ),
+    "prep/voxels/votes.py: {} of {} classes; choose fewer classes with --classes": (
+        "it takes nine masks of more than a hundred classes; tests/prep/voxels/test_votes.py has them"
+    ),
     "inspection/predicted_sources.py: {}: holds no {}; name the folder of `halofeed predict --out`": (
         "it names a folder that another command has written"
     ),
@@ -322,10 +352,7 @@ EXCEPTIONS: dict[str, str] = {
         "tests/inspection/test_predictions_page.py types it"
     ),
     **dict.fromkeys(
-        (
-            "halofeed/training.py: ; predict DICOM series by another command, with --source {}",
-            "halofeed/training.py: no metrics: the data set has no labeled split named validation, val or",
-        ),
+        ("halofeed/training.py: no metrics: the data set has no labeled split named validation, val or",),
         "tests/command/test_training_advice.py reads it; typing it takes a trained run",
     ),
     **dict.fromkeys(
@@ -355,6 +382,14 @@ EXCEPTIONS: dict[str, str] = {
         "it needs a detector of tiles; tests/trainer/test_whole_pictures.py writes GeoJSON of one"
     ),
     "trainer/train.py: step {}: the loss is {}; lower --learning-rate {}, or look for a broken": "by trial alone",
+    **dict.fromkeys(
+        (
+            "pipelines/commit.py: {} of {} lie outside of the static shape and are in no record; take",
+            "schemas/findings.py: Convert with --fit tiles, a larger --depth, --height and --width, or",
+            "prep/options/kind_rules.py: --depth --task detection: boxes in volumes are read from --layout {};",
+        ),
+        "tests/test_scan_boxes_end_to_end.py and tests/mistakes/scan_box_advice.py type it",
+    ),
     "loader/contact_sheet.py: --k:{};--on:{}": "These are two colors of a style sheet, and no options.",
 }
 """Texts whose suggestion is not typed here, each with the reason."""

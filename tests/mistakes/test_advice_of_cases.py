@@ -18,7 +18,7 @@ ROWS = {
     "a town in Cityscapes": (
         "pictures_cityscapes_layout",
         PLAIN,
-        r"use --layout pairs --image-pattern 'leftImg8bit/\{split\}/\{group\}/\{id\}_leftImg8bit\.png'",
+        r"(?s)layout cityscapes, because .*segmentation, 19 classes",
     ),
     "patients": (
         "volumes_advice_pairs_two_patients/two",
@@ -61,8 +61,12 @@ ROWS = {
         PLAIN,
         r"has no bbox: the box is that of the outline",
     ),
-    "Datumaro": ("pictures_datumaro_json_is_called_coco", PLAIN, r"is JSON of Datumaro.*datum convert"),
-    "VisDrone": ("pictures_visdrone_det", PLAIN, r"annotations/0000000\.txt is a VisDrone label.*xmin,ymin"),
+    "Datumaro": ("pictures_datumaro_json_is_called_coco", PLAIN, r"(?s)is Datumaro's.*detection, 1 class"),
+    "VisDrone": (
+        "pictures_visdrone_det",
+        PLAIN,
+        r"layout visdrone, because annotations/0000000\.txt is",
+    ),
     "Open Images": ("pictures_open_images_folder", PLAIN, r"layout csv, because it finds labels for 2 of 2"),
     "ISIC": ("pictures_isic_image_column", PLAIN, r"use --layout csv --task classification, which finds"),
     "lists in Parquet": (

@@ -5,6 +5,7 @@ from typing import Any
 
 import nibabel
 import numpy as np
+import tifffile
 from numpy.typing import NDArray
 from PIL import Image
 
@@ -102,6 +103,35 @@ def arrays_without_a_layout(root: Path) -> list[object]:
 
 
 @preparing
+def stack(root: Path, *more: object, spacing: str = "") -> list[object]:
+    """A stack of TIFF pages and its label; a file beside each states the voxel size where it is given."""
+    for folder, array in {"images": image(), "labels": mask()}.items():
+        (root / folder).mkdir()
+        tifffile.imwrite(root / folder / "a.tif", array, photometric="minisblack")
+        if spacing:
+            (root / folder / "a.json").write_text(f'{{"spacing": {spacing}}}')
+    return ["--layout", "pairs", "--source", root, *more]
+
+
+@preparing
+def datalists(root: Path) -> list[object]:
+    """Two datalists of MONAI that list one scan."""
+    save_nifti(root / "ct.nii", image(), AFFINE)
+    save_nifti(root / "seg.nii", mask(), AFFINE)
+    for name in ("a", "b"):
+        (root / f"{name}.json").write_text('{"training": [{"image": "ct.nii", "label": "seg.nii"}]}')
+    return ["--layout", "monai", "--source", root, *SIZE]
+
+
+@preparing
+def shifted(root: Path, *more: object) -> list[object]:
+    """A CT of a body in air, stored as HU + 1024."""
+    body = np.full(image().shape, 24, np.int16)
+    body[1:-1, 2:-2, 2:-2] = 1024 + image()[1:-1, 2:-2, 2:-2] % 90
+    return [*one(scan=body)(root), *more]
+
+
+@preparing
 def overlapping(root: Path) -> list[object]:
     """A scan and the masks of two classes that share a voxel."""
     save_nifti(root / "p1/ct.nii", image(), AFFINE)
@@ -138,6 +168,50 @@ ADVICE: dict[str, Advice] = {
     "channels slightly apart": refused(channels(image(), apart=0.1), r"(--mask-grid-tolerance \S+) accepts"),
     "channels on different grids": refused(
         channels(image()[::2], apart=0.1), "(--channel-grid resample)", proves="train +1 record"
+    ),
+    "a channel of another name": refused(
+        channels(image()[::2], "--channel-grid resample:pet", apart=0.1),
+        "of (--channel-grid) resample:pet",
+        without=("--channel-grid",),
+        more=("resample:1", "--mask-grid", "resample"),
+        proves="train +1 record",
+    ),
+    "no rule for channels on other grids": usage(
+        channels(image()[::2], "--channel-grid=align", apart=0.1),
+        "(--channel-grid) align: expected refuse, resample",
+        without=("--channel-grid=align",),
+        more=("resample",),
+    ),
+    "a stack of pages as a picture": usage(
+        stack(spacing="[3, 2, 1.5]"),
+        r"use (--depth \d+ --height \d+ --width \d+), or",
+        proves=r"train +1 record",
+    ),
+    "a stack of pages without a voxel size": refused(
+        stack(*SIZE), r"(--array-spacing-mm 2\.5,0\.8,0\.8) for", proves=r"train +1 record"
+    ),
+    "two datalists": refused(
+        datalists(),
+        ("one with (--source)", "{source}/a.json", "--images", "{source}"),
+        ("its folder with (--images)", "{source}", "--source", "{source}/b.json"),
+        proves=r"train +1 record",
+    ),
+    "a CT stored with an offset": refused(
+        shifted("--window abdomen"), r"use (--offset-hu=-1024)", proves=r"train +1 record"
+    ),
+    "an offset for channels": refused(
+        channels(image(1), "--offset-hu -1024"), "leave (--offset-hu) out", proves=r"train +1 record"
+    ),
+    "an offset for a series": refused(dicom("--offset-hu -1024"), "leave (--offset-hu) out"),
+    "an offset that is no number": usage(
+        one("--offset-hu nan"), "such as (--offset-hu=-1024)", without=("--offset-hu",)
+    ),
+    "a vote and sets of classes": usage(
+        one("--several-masks majority --class-overlap channels --classes 1,2"),
+        "(--several-masks) majority and .*leave one out",
+        "and (--class-overlap) channels",
+        without=("--several-masks", "--class-overlap"),
+        more=("last",),
     ),
     "a channel of some scans": noted(
         some_channels(), "(--channel-order) takes", more=("0", "--channels 1"), proves=r"train +2 records"

@@ -129,6 +129,24 @@ def test_pictures_whose_objects_are_all_dropped_have_no_record_on_request(tmp_pa
     assert rejected["source"] == "c.png" and "none of the chosen classes" in rejected["reason"]
 
 
+def test_pictures_whose_objects_are_all_dropped_ignore_the_places_of_these_objects_on_request(
+    tmp_path, capsys
+):
+    options = write(tmp_path / "src", "coco")
+    given = {**options, **JOINED, "task": "detection", "emptied_pictures": "ignored"}
+    done = run_convert(tmp_path / "src", tmp_path / "out", **given)
+    by_hand = expected({"car": "vehicle", "bus": "vehicle", "tram": None})
+    assert objects_of(done) == by_hand and by_hand["c.png"] == []
+    assert "1 picture has no other class and ignores the places of these objects" in capsys.readouterr().err
+    loader = Loader(done.folder, batch_size=4, include=["source"])
+    batch = loader.batch(0)
+    for row, source in enumerate(batch["source"]):
+        # a.png has a tram too, and another object: it is no emptied picture.
+        region = [1, 0, 9, 8] if str(source).endswith("c.png") else [0] * 4
+        shown = batch["ignored_boxes"][row] * [16, 24, 16, 24]
+        assert shown.round(4).tolist() == [region]
+
+
 def test_the_chosen_classes_have_the_order_of_the_option(tmp_path):
     options = write(tmp_path / "src", "coco")
     done = run_convert(
@@ -269,7 +287,7 @@ EXAMPLES = st.one_of(
     st.lists(names, unique=True),
     st.dictionaries(names, st.sampled_from(["vehicle", "car", "person"])),
     st.sets(names),
-    st.sampled_from(["negative", "left-out"]),
+    st.sampled_from(["negative", "ignored", "left-out"]),
 )
 def test_every_object_has_the_class_that_a_slow_reading_of_the_options_gives(
     examples, keep, mapped, dropped, emptied
@@ -300,13 +318,27 @@ def test_every_object_has_the_class_that_a_slow_reading_of_the_options_gives(
         had = bool(before.boxes or before.classes)
         if had and not boxes and not labels:
             emptied_pictures += 1
-            assert (after.problem is None) == (emptied == "negative" and before.label is None)
+            assert (after.problem is None) == (emptied != "left-out" and before.label is None)
+            dropped_boxes = [(box.ymin, box.xmin, box.ymax, box.xmax) for box in before.boxes or ()]
+            assert list(after.ignored_regions) == (dropped_boxes if emptied == "ignored" else [])
         else:
-            assert after.problem is None
+            assert after.problem is None and after.ignored_regions == ()
         if after.problem is None:
             assert [(box.label, box.xmin, box.is_crowd) for box in after.boxes or ()] == boxes
             assert set(after.classes) == labels and len(after.classes) == len(labels)
             assert (after.boxes is None) == (before.boxes is None)
             assert (after.labels is None) == (before.labels is None)
-    assert counts.emptied + counts.left_out == emptied_pictures
+    assert counts.emptied + counts.ignored + counts.left_out == emptied_pictures
     assert counts.left_out == sum(one.problem not in (None, PROBLEM) for one in found)
+
+
+def test_patterns_choose_classes_of_objects(tmp_path: Path) -> None:
+    """In upper or lower case; a name counts before a pattern."""
+    options = write(tmp_path / "s", "csv")
+    done = run_convert(tmp_path / "s", tmp_path / "a", **options, classes=("person", "*A*"))
+    assert [*done.manifest.labels.values()] == ["person", "car", "tram"]
+    options |= {"map_classes": ("bus=coach", "*s=other", "P*=person")}
+    done = run_convert(tmp_path / "s", tmp_path / "b", **options, drop_classes=("*r*m*",))
+    assert {*done.manifest.labels.values()} == {"coach", "car", "person"}
+    with pytest.raises(AnnotationsError, match=r"--drop-classes: x\*: no such class.*found"):
+        run_convert(tmp_path / "s", tmp_path / "c", **options, drop_classes=("x*",))

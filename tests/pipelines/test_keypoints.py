@@ -273,3 +273,15 @@ def test_tables_keep_open_images_groups(tmp_path):
     assert "columns of t.csv that --keep would keep: group_of, occluded" in left
     found = load(done.folder, "group_of", "occluded")
     assert found["group_of"].tolist() == [True, False] and found["occluded"].tolist() == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("choice", "crowds"), [("keep", [True, False]), ("drop", [False]), ("objects", [False] * 2)]
+)
+def test_a_group_of_open_images_is_a_crowd_of_its_class(tmp_path, choice, crowds):
+    source = draw_plain(tmp_path / "src", "a.png")
+    rows = "a.png,hat,2,2,8,8,1\na.png,hat,3,2,8,8,0\n"
+    (source / "t.csv").write_text(f"filename,class,xmin,ymin,xmax,ymax,IsGroupOf\n{rows}")
+    done = run_convert(source, tmp_path / "out", layout="csv", boxes_crowd=choice)
+    batch = Loader(done.folder, batch_size=1).batch(0)
+    assert batch["is_crowd"][0, : batch["num_boxes"][0]].tolist() == crowds

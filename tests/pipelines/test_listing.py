@@ -26,7 +26,7 @@ from tests.support.stores import Place
 FAR = "--runner=tests.support.far_runner.FarRunner"
 RECIPE = Recipe(layout="folders", height=16, width=24, shards=2)
 EIGHTEEN = [f"{label}/{number}.jpg" for label in ("hat", "coat") for number in range(9)]
-NAMES = ["1.jpg", "2.PNG", "ä b.jpeg", "x.heic", "README.md", ".hidden.jpg", "3", "k.mp4", "v.hdr", "v.img"]
+NAMES = ["1.jpg", "2.PNG", "ä b.jpeg", "x.jp2", "README.md", ".hidden.jpg", "3", "k.mp4", "v.hdr", "v.img"]
 
 
 @pytest.fixture(autouse=True)
@@ -135,7 +135,7 @@ def test_what_must_be_seen_at_once_is_listed_by_the_command(tmp_path, capsys, mo
 
 REFUSED = [(["a/b/1.jpg", "a/c/1.jpg", "b/b/1.jpg", "b/c/1.jpg"], {})]
 REFUSED += [(["train/hat/1.jpg", "cap/hat/1.jpg"], {}), ([f"{number}.jpg" for number in range(12)], {})]
-REFUSED += [(["hat/a.txt", "hat/b.txt"], {}), (["hat/1.heic", "coat/2.heic"], {"max_rejected": None})]
+REFUSED += [(["hat/a.txt", "hat/b.txt"], {}), (["hat/1.jp2", "coat/2.jp2"], {"max_rejected": None})]
 
 
 @pytest.mark.parametrize(("paths", "options"), REFUSED)

@@ -74,8 +74,8 @@ def test_rejects_of_finished_shards_of_all_inputs_and_of_formats_that_are_not_re
         run_convert(tmp_path / "bad", tmp_path / "none", layout="folders")
     assert len(rejected_entries(tmp_path / "none/set/1.0.0")) == 3
     draw_folders(tmp_path / "more", 4)
-    (tmp_path / "more/hat/picture.avif").write_bytes(b"0")
-    with pytest.raises(JobError, match=r"hat/picture\.avif: decode: format not supported \(\.avif"):
+    (tmp_path / "more/hat/picture.jp2").write_bytes(b"0")
+    with pytest.raises(JobError, match=r"hat/picture\.jp2: decode: format not supported \(\.jp2"):
         run_convert(tmp_path / "more", tmp_path / "unread", layout="folders", max_rejected=0)
 
 

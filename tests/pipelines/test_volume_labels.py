@@ -1,10 +1,12 @@
 """Is a label taken for what it is, whatever file it comes from, or refused with a cure that works?"""
 
+import io
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
+import pydicom
 import pytest
 from PIL import Image
 from pydicom.dataset import Dataset
@@ -13,7 +15,7 @@ from halofeed.errors import AnnotationsError, JobError, UsageError
 from halofeed.prep.geometry.scan import Grid
 from tests.support.conversions import read_split, run_convert
 from tests.support.dicom_mask_writer import frames_of, saved, segmentation, structure_set
-from tests.support.dicom_writer import write_volume
+from tests.support.dicom_writer import item, write_volume
 from tests.support.small_scans import AFFINE, SHAPE, SIZE, image, mask, msd_document, reference_to, write_json
 from tests.support.volume_support import by_name, findings, rejected, save_nifti, write_table
 
@@ -73,6 +75,38 @@ def test_a_mask_off_by_less_than_the_tolerance_is_its_scans_and_its_offset_is_no
     assert set(by_name(done)) == {"same.nii", "scaled.nii"}
     with pytest.raises(UsageError, match=r"--mask-grid-tolerance 0\.5: expected"):
         convert(tmp_path / "s", tmp_path / "r", mask_grid_tolerance=0.5)
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_a_mask_of_a_part_of_its_scans_voxels_is_taken_as_it_lies(tmp_path: Path, turned: bool) -> None:
+    """3D Slicer saves the extent of what is drawn; nothing is resampled, so no option is needed."""
+    window = (slice(1, 4), slice(2, 8), slice(0, 5))
+    grid = AFFINE.copy()
+    grid[:3, 3] = (AFFINE @ [1, 2, 0, 1])[:3]
+    part = mask()[window]
+    if turned:  # stored from the right
+        grid = grid @ np.array([[1, 0, 0, 0], [0, 1, 0, 0], [0, 0, -1, part.shape[2] - 1], [0, 0, 0, 1.0]])
+        part = part[:, :, ::-1]
+    half, beyond = grid.copy(), grid.copy()
+    half[:3, 3] += 0.5 * AFFINE[:3, 2]
+    beyond[:3, 3] += 3 * AFFINE[:3, 0]
+    table = table_of(
+        tmp_path / "s",
+        inside=(part, grid),
+        half=(part, half),
+        beyond=(part, beyond),
+        scaled=(part, grid @ np.diag([1, 1.1, 1, 1])),
+        larger=(np.zeros((6, 8, 9), np.uint8), AFFINE),
+    )
+    done = convert(table, tmp_path / "o")
+    expected = np.zeros_like(mask())
+    expected[window] = mask()[window]
+    assert np.array_equal(by_name(done)["inside.nii"].label, expected)
+    assert findings(done) == {"mask covers a part of its scan (noted)": 1}
+    assert set(rejected(done)) == {"half.nii", "beyond.nii", "scaled.nii", "larger.nii"}
+    assert all(
+        reason == "mask lies on another grid than its image" for _, reason, _ in rejected(done).values()
+    )
 
 
 def test_a_mask_that_lost_its_affine_is_taken_voxel_for_voxel_by_choice(tmp_path: Path) -> None:
@@ -255,6 +289,121 @@ def test_several_files_of_one_series_are_refused_or_merged(tmp_path: Path, made:
     check(source, first, OVERLAP, several_masks="merge", class_overlap="first", **options)
     table = write_table(source, [("x", "ct", "a.dcm;b.dcm")])
     check(table, LEFT + 2 * RIGHT, classes=("left kidney", "right kidney"))
+
+
+@pytest.mark.parametrize("made", [seg_of, rtstruct_of])
+def test_readings_of_one_scan_become_one_label_by_vote(tmp_path: Path, made: Any) -> None:
+    smaller = LEFT.copy()
+    smaller[1] = 0
+    readings = {"a": {"left kidney": LEFT}, "b": {"left kidney": smaller}, "c": {"left kidney": LEFT}}
+    source = series_with(tmp_path / "s", **{name: made(parts) for name, parts in readings.items()})
+    options: dict[str, Any] = {"layout": "dicom", "task": None, "classes": ("left kidney",)}
+    for rule in ("majority", "staple"):
+        check(source, LEFT, {"masks combined by vote (corrected)": 1}, several_masks=rule, **options)
+    # A tie is background: of two readings, what both drew is left.
+    table = write_table(source, [("x", "ct", "a.dcm;b.dcm")])
+    check(table, smaller, several_masks="majority", classes=("left kidney",))
+    table = write_table(source, [("x", "ct", "b.dcm;a.dcm;c.dcm")])
+    check(table, LEFT, several_masks="majority", classes=("left kidney",))
+
+
+def test_masks_of_different_structures_are_no_readings_and_the_vote_says_what_is_gone(tmp_path: Path) -> None:
+    parts = {"a": {"left kidney": LEFT}, "b": {"right kidney": RIGHT}, "c": {"left kidney": LEFT}}
+    source = series_with(tmp_path / "s", **{name: seg_of(one) for name, one in parts.items()})
+    gone = {"classes that no voxel has after the vote (noted)": 1, "masks combined by vote (corrected)": 1}
+    check(source, LEFT, gone, several_masks="majority", **KIDNEYS)
+    with pytest.raises(UsageError, match=r"--several-masks majority and --class-overlap channels"):
+        convert(source, tmp_path / "o", several_masks="majority", class_overlap="channels", **KIDNEYS)
+
+
+@pytest.mark.parametrize("made", [seg_of, rtstruct_of])
+def test_a_label_pattern_names_masks_in_dicom_of_scans_in_nifti(tmp_path: Path, made: Any) -> None:
+    source = tmp_path / "s"
+    save_nifti(source / "images/a.nii.gz", image(), AFFINE)
+    for folder in ("labels", "second"):
+        (source / folder).mkdir()
+        (source / folder / "a.dcm").write_bytes(made({"left kidney": LEFT, "right kidney": RIGHT}))
+    options = {"layout": "pairs", "task": None, "image_pattern": "images/{id}.nii.gz"}
+    kidneys = {1: "left kidney", 2: "right kidney"}
+    label = LEFT + 2 * RIGHT
+    check(source, label, None, kidneys, label_pattern="labels/{id}.dcm", classes=("*kidney",), **options)
+    both = {"label_pattern": "*/{id}.dcm", "classes": ("*kidney",)}
+    check(source, label, None, kidneys, several_masks="majority", **both, **options)
+    with pytest.raises(JobError, match="several labels for one image"):
+        convert(source, tmp_path / "o", **both, **options)
+
+
+# SNOMED CT: kidney, with the modifier left or right; body structure.
+CODES = {
+    "left kidney": ("64033007", "7771000"),
+    "right kidney": ("64033007", "24028007"),
+    "BODY": ("123037004",),
+}
+
+
+def coded(data: bytes) -> bytes:
+    """A SEG or RTSTRUCT with the code of each segment or structure."""
+    made = pydicom.dcmread(io.BytesIO(data))
+
+    def code_of(name: str) -> Dataset:
+        type_code, *modifiers = (item(CodeValue=one, CodingSchemeDesignator="SCT") for one in CODES[name])
+        if modifiers:
+            type_code.SegmentedPropertyTypeModifierCodeSequence = modifiers
+        return type_code
+
+    for segment in made.get("SegmentSequence", ()):
+        segment.SegmentedPropertyTypeCodeSequence = [code_of(segment.SegmentLabel)]
+    if "StructureSetROISequence" in made:
+        made.RTROIObservationsSequence = [
+            item(ReferencedROINumber=one.ROINumber, RTROIIdentificationCodeSequence=[code_of(one.ROIName)])
+            for one in made.StructureSetROISequence
+        ]
+    return saved(made)
+
+
+@pytest.mark.parametrize("made", [seg_of, rtstruct_of])
+def test_classes_are_chosen_by_pattern_or_code(tmp_path: Path, made: Any) -> None:
+    source = series_with(tmp_path / "s", labels=coded(made(PARTS)))
+    options: dict[str, Any] = {"layout": "dicom", "task": None}
+    kidneys = {1: "left kidney", 2: "right kidney"}
+    check(source, LEFT + 2 * RIGHT, LEFT_OUT, kidneys, classes=("*Kidney",), **options)
+    check(
+        source,
+        2 * LEFT + 3 * RIGHT + (BODY & ~LEFT & ~RIGHT),
+        None,
+        None,
+        classes=("BODY", "*kidney"),
+        class_overlap="last",
+        **options,
+    )
+    check(
+        source,
+        LEFT | RIGHT,
+        None,
+        {1: "kidney"},
+        map_classes=("*kidney=kidney",),
+        classes=("kidney",),
+        **options,
+    )
+    check(source, LEFT | RIGHT, None, {1: "SCT:64033007"}, classes=("SCT:64033007",), **options)
+    left = {"map_classes": ("SCT:64033007+SCT:7771000=left", "BODY=background", "right*=background")}
+    check(source, LEFT, None, {1: "left"}, **left, **options)
+    both = {"map_classes": ("SCT:64033007=kidney", "SCT:123037004=background"), "classes": ("kidney",)}
+    check(source, LEFT | RIGHT, None, {1: "kidney"}, **both, **options)
+    with pytest.raises(AnnotationsError, match=r"--classes: SCT:1: no such class.*SCT:64033007\+SCT:7771000"):
+        convert(source, tmp_path / "a", classes=("SCT:1",), **options)
+    with pytest.raises(AnnotationsError, match=r"--classes: lung\*: no such class.*found BODY, left kidney"):
+        convert(source, tmp_path / "b", classes=("lung*",), **options)
+
+
+def test_a_pattern_keeps_what_it_fits_in_any_of_the_files(tmp_path: Path) -> None:
+    """Each hospital numbers its tumors; every class that fits has an id in all scans."""
+    source = two_series(tmp_path / "s", seg_of)
+    (source / "other/labels.dcm").write_bytes(seg_of({"left kidney 2": LEFT}, series="1.2.2"))
+    done = convert(source, tmp_path / "a", layout="dicom", task=None, classes=("left*",))
+    assert done.manifest.labels == {0: "background", 1: "left kidney", 2: "left kidney 2"}
+    assert np.array_equal(by_name(done)["other/ct"].label, 2 * LEFT)
+    assert np.array_equal(by_name(done)["ct"].label, LEFT)
 
 
 @pytest.mark.parametrize(

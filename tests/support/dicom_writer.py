@@ -7,6 +7,7 @@ a volume as the rest of halofeed knows it.
 import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import gdcm
@@ -125,6 +126,12 @@ def save(dataset: Dataset, path: Path, syntax: str = ExplicitVRLittleEndian) -> 
     writer.SetFileName(str(path))
     assert writer.Write()
     return path
+
+
+def file_bytes(dataset: Dataset, syntax: str = ExplicitVRLittleEndian) -> bytes:
+    """The file of a data set, as `save` writes it."""
+    with TemporaryDirectory() as folder:
+        return save(dataset, Path(folder) / "a.dcm", syntax).read_bytes()
 
 
 def write_series(

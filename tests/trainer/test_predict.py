@@ -11,6 +11,7 @@ import jax
 import nibabel
 import numpy as np
 import pytest
+import tifffile
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
@@ -35,16 +36,18 @@ from halofeed.trainer.loaded_run import LoadedRun
 from halofeed.trainer.mesh import make_mesh
 from halofeed.trainer.new_files import list_new_files, rejected_new_files
 from halofeed.trainer.optimizers import build_optimizer
-from halofeed.trainer.predict import file_names, predict, predict_batches
+from halofeed.trainer.predict import case_names, file_names, predict, predict_batches
 from halofeed.trainer.record_metadata import SplitMetadata
 from halofeed.trainer.run_folder import Run, begin_run, open_run
 from halofeed.trainer.step import new_state
 from halofeed.trainer.task import DataFacts
 from halofeed.trainer.tasks.segmentation import Segmentation
-from tests.support import clip_mask_writer, clip_writer, training
+from tests.support import clip_mask_writer, clip_writer, small_scans, training
 from tests.support.conversions import all_bytes, draw_folders, run_convert
+from tests.support.dicom_writer import write_volume
 from tests.support.phantom import ORIENTATIONS, dice, write_phantom
 from tests.support.training import convert_scans
+from tests.support.volume_support import save_nifti
 
 Pairs = Iterator[tuple[dict[str, np.ndarray], dict[str, np.ndarray]]]
 
@@ -155,6 +158,39 @@ def test_masks_lie_on_their_scans_and_tiles_are_put_together(tmp_path, fit, orde
         scan = nibabel.load(tmp_path / "scans" / image)
         assert np.abs(found.affine - scan.affine).max() < 1e-4
         assert np.array_equal(found.dataobj, nibabel.load(tmp_path / "scans" / mask).dataobj)
+
+
+def test_masks_of_nnunets_cases_have_the_names_of_their_labels(tmp_path: Path) -> None:
+    for case in ("ph_020", "ph_021"):
+        save_nifti(tmp_path / f"s/imagesTr/{case}_0000.nii.gz", small_scans.image(), small_scans.FLIPPED)
+        save_nifti(tmp_path / f"s/labelsTr/{case}.nii.gz", small_scans.mask(), small_scans.FLIPPED)
+    small_scans.write_json(tmp_path / "s", small_scans.nnunet_document(2))
+    done = run_convert(tmp_path / "s", tmp_path / "o", layout="nnunet", **small_scans.SIZE)
+    document = predict_batches(
+        perfect(done, "train"), done.folder, "train", tmp_path / "p", facts=facts_of(done)
+    )
+    assert {one["file"] for one in document["masks"]} == {"ph_020.nii.gz", "ph_021.nii.gz"}
+    for case in ("ph_020", "ph_021"):
+        found, label = (nibabel.load(tmp_path / at / f"{case}.nii.gz") for at in ("p", "s/labelsTr"))
+        assert np.array_equal(found.dataobj, label.dataobj) and np.allclose(
+            found.affine, label.affine, atol=1e-4
+        )
+
+
+@pytest.mark.parametrize(
+    ("keys", "layout", "names"),
+    [
+        (["a_0000.nii.gz", "sub/b_0000.nii.gz"], "pairs", ["a", "b"]),
+        (["a_0000.nii.gz", "sub/a_0000.nii.gz"], "pairs", []),  # two cases of one name keep their folders
+        (["imagesTr/a.nii.gz", "imagesTr/b.nii.gz"], "nnunet", ["a", "b"]),  # one channel without a number
+        (["a_0001.nii.gz"], "pairs", []),
+        (["_0000.nii.gz"], "pairs", []),
+        (["A_0000.nii.gz", "a_0000.nii"], "pairs", []),
+    ],
+)
+def test_cases_are_named_only_where_all_sources_are_first_channels(keys, layout, names):
+    assert [*case_names(keys, layout, are_scans=True).values()] == names
+    assert not case_names(keys, "pairs", are_scans=False)
 
 
 def by_simple_itk(found_file: Path, true_file: Path, label: int) -> tuple[float, float]:
@@ -468,6 +504,31 @@ def test_a_folder_of_dicom_series_is_taken_as_new_scans(test_data, tmp_path):
     new, done = convert_new(recipe, "segmentation", source, tmp_path / "new", windows=False)
     assert new.count is None and new.recipe.layout == "dicom" and new.recipe.fit == "crop-or-pad"
     assert done.manifest.splits["train"].records == 1
+
+
+def test_scans_in_files_and_folders_of_dicom_series_are_predicted_by_one_command(tmp_path: Path) -> None:
+    root = tmp_path / "s"
+    save_nifti(root / "a.nii.gz", small_scans.image(), small_scans.FLIPPED)
+    for series, folder in (("1.2.1", "p1/ct"), ("1.2.2", "p2/study/late")):
+        write_volume(root / folder, small_scans.image(1), small_scans.AFFINE, series=series)
+    (root / "p2/notes.bin").write_bytes(b"no scan")
+    recipe = Recipe(layout="msd", **small_scans.SIZE).to_json()
+    new, done = convert_new(recipe, "segmentation", root, tmp_path / "new", windows=False)
+    assert new.count == 3 and new.passed_over == ("p2/notes.bin",)
+    found = {one.source: one for one in SplitMetadata(done.folder, "train")}
+    assert found.keys() == {"a.nii.gz", "p1/ct", "p2/study/late"}
+    out = tmp_path / "p"
+    predict_batches(perfect(done, "train"), done.folder, "train", out, facts=facts_of(done))
+    assert {"a.nii.gz", "p1_ct.nii.gz", "p2_study_late.nii.gz"} <= {path.name for path in out.iterdir()}
+
+
+def test_stacks_of_tiff_pages_are_new_scans_where_no_other_file_is(tmp_path: Path) -> None:
+    (tmp_path / "s").mkdir()
+    tifffile.imwrite(tmp_path / "s/c_0000.tif", small_scans.image(), photometric="minisblack")
+    (tmp_path / "s/c.json").write_text('{"spacing": [3.0, 2.0, 1.5]}')
+    recipe = Recipe(layout="nnunet", **small_scans.SIZE).to_json()
+    new, done = convert_new(recipe, "segmentation", tmp_path / "s", tmp_path / "new", windows=False)
+    assert new.count == 1 and done.manifest.splits["train"].records == 1
 
 
 def test_what_cannot_be_listed_of_new_files_is_named(ordinary_folder, ordinary_user, tmp_path):

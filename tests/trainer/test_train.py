@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from halofeed.errors import CorruptFileError, JobError, TrainingError, UsageError
+from halofeed.trainer.checkpoint import saved_steps
 from halofeed.trainer.mesh import make_mesh
 from halofeed.trainer.run_folder import open_run, run_lock
 from halofeed.trainer.run_progress import Progress
@@ -120,6 +121,36 @@ def test_sigterm_saves_and_leaves_and_the_same_run_goes_on(tmp_path: Path) -> No
     assert f"stopped after step {stopped.steps}; the same command resumes there" in stream.getvalue()
     resumed = run(config, Stripes(4), folder=tmp_path / "run")
     assert stopped.steps + len(resumed.losses) == resumed.steps == 20
+
+
+@pytest.mark.parametrize("evaluate_every", [3, 0])
+def test_sigterm_in_an_evaluation_ends_it_and_saves_the_steps(tmp_path: Path, evaluate_every: int) -> None:
+    config = config_of(steps=6, batch_size=4, evaluate_every=evaluate_every)
+    evaluation, stream = Stripes(4, steps=50), io.StringIO()
+    evaluation.kill_at = 2
+    stopped = run(config, Stripes(4), folder=tmp_path / "run", evaluation=evaluation, stream=stream)
+    reached = evaluate_every or 6
+    assert (stopped.steps, stopped.stopped_by, stopped.metrics) == (reached, signal.SIGTERM, None)
+    assert (
+        f"the evaluation after step {reached} did not end; `halofeed evaluate` repeats it"
+        in stream.getvalue()
+    )
+    assert saved_steps(tmp_path / "run/checkpoints") == [reached]
+    undisturbed = run(config, Stripes(4), evaluation=Stripes(4, steps=1))
+    resumed = run(config, Stripes(4), folder=tmp_path / "run", evaluation=Stripes(4, steps=1))
+    assert stopped.losses + resumed.losses == undisturbed.losses
+    assert_equal(resumed.state, undisturbed.state)
+
+
+def test_an_evaluation_that_fails_loses_no_step(tmp_path: Path) -> None:
+    class Failing(Stripes):
+        def batch(self, step: int) -> dict[str, np.ndarray[Any, Any]]:
+            raise RuntimeError("RESOURCE_EXHAUSTED")
+
+    config = config_of(steps=6, batch_size=4, evaluate_every=4)
+    with pytest.raises(RuntimeError, match="RESOURCE_EXHAUSTED"):
+        run(config, Stripes(4), folder=tmp_path / "run", evaluation=Failing(4, steps=1))
+    assert saved_steps(tmp_path / "run/checkpoints") == [4]
 
 
 def test_a_finished_run_is_left_as_it_is(folder: Path) -> None:

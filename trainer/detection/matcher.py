@@ -18,7 +18,7 @@ from halofeed.system.errors import UsageError
 
 UNMATCHED, IGNORED = -1, -2
 CROWD_SHARE = 0.5
-"""Minimum share of an anchor's area inside a crowd at which the anchor is ignored."""
+"""Minimum share of an anchor's area inside a crowd or an ignored region at which the anchor is ignored."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,12 +99,18 @@ class Matcher:
 
 
 def match_boxes(
-    matcher: Matcher, anchors: Sequence[jax.Array], boxes: jax.Array, is_box: jax.Array, is_crowd: jax.Array
+    matcher: Matcher,
+    anchors: Sequence[jax.Array],
+    boxes: jax.Array,
+    is_box: jax.Array,
+    is_crowd: jax.Array,
+    regions: jax.Array | None = None,
 ) -> list[jax.Array]:
     """Match anchors to boxes by intersection over union.
 
-    No anchor matches a crowd. An unmatched anchor with half of its area or more in one crowd is ignored, because it may
-    show a member of the crowd. Boxes without area never match.
+    No anchor matches a crowd or an ignored region. An unmatched anchor with half of its area or more in one of them is
+    ignored, because it may show a member of the crowd, or an object that nobody annotated. Boxes without area never
+    match.
 
     Args:
         matcher: thresholds of the matcher.
@@ -112,6 +118,7 @@ def match_boxes(
         boxes: [batch, box, 4], ymin, xmin, ymax, xmax in the anchors' units.
         is_box: bool [batch, box], False for padding.
         is_crowd: bool [batch, box].
+        regions: [batch, region, 4], ignored regions; those without area are padding. None without any.
 
     Returns:
         Per level int32 [batch, height, width, anchor]: the index of a box, -1 background, -2 ignored.
@@ -125,8 +132,13 @@ def match_boxes(
         return lambda: box_overlap(*jax.lax.optimization_barrier((level, boxes)))  # type: ignore[no-untyped-call]
 
     matches = matcher.match([overlap_with(level) for level in anchors], is_object)
+    ignoring, is_ignoring = boxes, is_crowd
+    if regions is not None:
+        is_region = jnp.all(regions[..., 2:] > regions[..., :2], -1)
+        ignoring = jnp.concatenate([boxes, regions.astype(boxes.dtype)], 1)
+        is_ignoring = jnp.concatenate([is_crowd, is_region], 1)
     return [
-        jnp.where((matched < 0) & _in_crowd(level, boxes, is_crowd), IGNORED, matched)
+        jnp.where((matched < 0) & _in_crowd(level, ignoring, is_ignoring), IGNORED, matched)
         for level, matched in zip(anchors, matches, strict=True)
     ]
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from halofeed.system.errors import UsageError
 from halofeed.system.wording import did_you_mean
-from halofeed.trainer.config import import_named
+from halofeed.trainer.config import import_named, is_untrained, no_detector_of_volumes
 from halofeed.trainer.task import DataFacts, TrainingTask
 from halofeed.trainer.tasks.classification import Classification
 from halofeed.trainer.tasks.detection import Detection
@@ -40,11 +40,13 @@ def build_task(facts: DataFacts, options: Mapping[str, Any], name: str = "") -> 
         name: `package:Class` of the user, which is called with the facts and the options; "" takes that of `TASKS`.
 
     Raises:
-        UsageError: the task or an option is unknown.
+        UsageError: the task or an option is unknown, or boxes are in volumes.
     """
     if name:
         build = import_named("task", name)
         known = [*inspect.signature(build).parameters][1:]
+    elif is_untrained(facts.task, facts.kind):
+        raise no_detector_of_volumes("the data set")
     elif facts.task in TASKS:
         build, default = TASKS[facts.task], TASKS[facts.task](facts)
         fields = dataclasses.fields(default)  # type: ignore[arg-type]

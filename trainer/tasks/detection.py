@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import jax
 import jax.numpy as jnp
 
+from halofeed.schemas.tasks import IGNORED_BOXES
 from halofeed.system.errors import UsageError
 from halofeed.trainer.detection.anchors import SCALES, Level, encode
 from halofeed.trainer.detection.matcher import IGNORED, Matcher, match_boxes, split_alike, take
@@ -27,7 +28,8 @@ NORMALIZERS: dict[str, Callable[[jax.Array], jax.Array]] = {
 class Detection(Matcher):
     """Detection by levels of class logits and box codes.
 
-    The ground truth is `boxes`, `classes` (from 1), `num_boxes` and `is_crowd`. Both losses are sums over all anchors
+    The ground truth is `boxes`, `classes` (from 1), `num_boxes` and `is_crowd`, and `ignored_boxes` where the data set
+    has ignored regions. Both losses are sums over all anchors
     of the batch's valid images, divided by `normalizer`.
 
     Args:
@@ -68,7 +70,7 @@ class Detection(Matcher):
     max_candidates_per_level: int = 1000
     keys = ("boxes", "classes", "num_boxes", "is_crowd")
     on_grid = ()
-    truth = ("boxes", "classes", "num_boxes", "is_crowd", "area")
+    truth = ("boxes", "classes", "num_boxes", "is_crowd", "area", IGNORED_BOXES)
     include = ("transform", "source_height", "source_width")
     best = "mAP"
 
@@ -92,7 +94,8 @@ class Detection(Matcher):
         boxes = batch["boxes"].astype(dtype)
         is_box = (jnp.arange(boxes.shape[1]) < batch["num_boxes"][:, None]) & valid[:, None]
         anchors = [split_alike(level.anchors, level.box_codes) for level in outputs]
-        matches = match_boxes(self, anchors, boxes, is_box, batch["is_crowd"].astype(bool))
+        regions = batch.get(IGNORED_BOXES)
+        matches = match_boxes(self, anchors, boxes, is_box, batch["is_crowd"].astype(bool), regions)
         # Padding may hold any fill value, but zero times it must be zero.
         table = jnp.concatenate([boxes, batch["classes"][..., None].astype(dtype)], -1)
         table = jnp.where(is_box[..., None], table, 0)

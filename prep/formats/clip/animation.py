@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -263,7 +263,7 @@ def open_animation(
 
     take = pixels_of or partial(_colors, note_levels=options.note_levels)
 
-    def decode(indices: Sequence[int]) -> Iterator[RgbFrame]:
+    def decode(indices: Iterable[int]) -> Iterator[RgbFrame]:
         image = open_with_plugin(plugin, animation.data)
         for index in indices:
             with decoder_failures():

@@ -22,7 +22,7 @@ from halofeed.prep.formats.clip.opened_clip import (
 )
 from halofeed.prep.formats.picture import Footprint, read_image
 from halofeed.prep.sources.example import FileSelection, SourceExample
-from halofeed.prep.sources.file_names import is_image_name, is_video_name
+from halofeed.prep.sources.file_names import is_still_name, is_video_name
 from halofeed.prep.sources.files import SourceFiles
 from halofeed.prep.voxels.encoded_image import PNG_SIGNATURE
 from halofeed.system.errors import SourceError
@@ -75,7 +75,7 @@ def open_frame_folder(files: SourceFiles, members: Sequence[str], options: Frame
         except SourceError as error:
             raise error.at(f"frame {path!r}") from error
 
-    def decode(indices: Sequence[int]) -> Iterator[RgbFrame]:
+    def decode(indices: Iterable[int]) -> Iterator[RgbFrame]:
         for index in indices:
             pixels = frame(paths[index])
             if pixels.shape[:2] != size:
@@ -187,7 +187,7 @@ class _ClipFiles:
         by_folder: dict[str, list[str]] = {}
         for path in self._files.sizes():
             # .apng is no extension of pictures, because such a file is always a clip.
-            if is_video_name(path) or is_image_name(path) or path.lower().endswith(".apng"):
+            if is_video_name(path) or is_still_name(path) or path.lower().endswith(".apng"):
                 by_folder.setdefault(path.rpartition("/")[0], []).append(path)
         clips: dict[str, tuple[str, ...]] = {}
         for folder, paths in by_folder.items():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -58,7 +58,7 @@ class Clip:
         missing: error that says that frames are missing; `table.open_clip` raises it or turns it into a finding.
         held_bytes: peak memory while frames are read, with the file and the decoder's frames, without the frames
             that the caller keeps.
-        decode: function from ascending indices to their frames.
+        decode: function from ascending indices, of which it takes one after the other, to their frames.
     """
 
     frames: int
@@ -67,7 +67,7 @@ class Clip:
     times_s: NDArray[np.float64] | None
     findings: tuple[str, ...]
     held_bytes: int
-    decode: Callable[[Sequence[int]], Iterator[RgbFrame]]
+    decode: Callable[[Iterable[int]], Iterator[RgbFrame]]
     missing: SourceError | None = None
 
     @property

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, cast
 
@@ -268,10 +268,8 @@ def _findings(
 
 
 def _decode(
-    data: bytes, end: int, indices: Sequence[int], size: Size, orientation: int
+    data: bytes, end: int, indices: Iterable[int], size: Size, orientation: int
 ) -> Iterator[RgbFrame]:
-    if not indices:
-        return
     with _decoder(data, end) as capture:
         at = -1
         for index in indices:

@@ -19,7 +19,6 @@ from halofeed.prep.formats.dicom import headers
 from halofeed.prep.formats.dicom.headers import (
     DicomHeader,
     Elements,
-    HeaderContinuesError,
     PixelLocation,
     damaged_file,
     finite_number,
@@ -28,7 +27,13 @@ from halofeed.prep.formats.dicom.headers import (
     parse_dicom_header,
 )
 from halofeed.prep.formats.dicom.real_world_values import Rescale, read_mappings
-from halofeed.prep.formats.dicom.sop_classes import IMAGE, MASK_KINDS, SECONDARY_CAPTURE, object_kind
+from halofeed.prep.formats.dicom.sop_classes import (
+    IMAGE,
+    MASK_KINDS,
+    SECONDARY_CAPTURE,
+    VOLUME_CLASSES,
+    object_kind,
+)
 from halofeed.prep.formats.volume.reading_options import SeriesPolicy
 from halofeed.system.errors import SourceError
 from halofeed.system.wording import plural
@@ -92,6 +97,8 @@ MOMENTS = (headers.FRAME_MOMENT, headers.FRAME_REFERENCE_MOMENT, headers.ACQUISI
 """Elements that hold the date and time of a frame, the first with a value counts."""
 TIME_OF_DAY = re.compile(r"(\d{2})(\d{2})?(\d{2})?(\.\d{1,6})?")
 
+SLICE_MODALITIES = frozenset(("CT", "MR", "PT"))
+"""Modalities whose images are slices at a position in the patient."""
 MODALITIES = frozenset(
     (
         *("BI", "CR", "CT", "DX", "ES", "IVUS", "MG", "MR", "NM", "OCT", "OP", "OT", "PT", "PX", "RF"),
@@ -354,7 +361,7 @@ def _image_words(elements: Elements) -> tuple[str, ...]:
 
 def _image(header: DicomHeader) -> tuple[PixelFormat, PixelLocation | None, tuple[DicomFrame, ...]]:
     """Return the storage format of an image's pixels, their location, and the frames."""
-    return _format(header.elements, header.pixels), header.pixels, _frames(header.elements)
+    return pixel_format(header.elements, header.pixels), header.pixels, _frames(header.elements)
 
 
 def _identity_of(elements: Elements, policy: SeriesPolicy) -> tuple[bytes, ...]:
@@ -364,12 +371,27 @@ def _identity_of(elements: Elements, policy: SeriesPolicy) -> tuple[bytes, ...]:
     return _identity(salt, tuple(headers.raw_value(elements, tag) for _, _, tag in IDENTITY))
 
 
-def is_single_picture(head: bytes) -> bool:
-    """Return whether a file is a DICOM picture without a position, from its first bytes; False if they do not tell."""
-    try:
-        return header_fields(parse_dicom_header(head, False)[0], SeriesPolicy()).is_flat
-    except (HeaderContinuesError, SourceError):
-        return False
+def place_of_pixels(head: bytes) -> bool | None:
+    """Return whether a file holds pixels that belong at a position in the patient; None if it holds none.
+
+    A CT, MR or PET image without a position has lost it: their types require one (PS3.3 C.7.6.2).
+
+    Args:
+        head: first bytes of the file.
+
+    Raises:
+        HeaderContinuesError: the header is longer.
+        SourceError: the file is damaged.
+    """
+    elements = parse_dicom_header(head, False)[0].elements
+    # Reports and structure sets have no rows of pixels.
+    if headers.ROWS not in elements:
+        return None
+    classes = {headers.text(elements, tag) for tag in (headers.SOP_CLASS, headers.MEDIA_SOP_CLASS)}
+    has_slices = headers.text(elements, headers.MODALITY) in SLICE_MODALITIES or bool(
+        classes & VOLUME_CLASSES
+    )
+    return has_slices or not _is_flat(elements)
 
 
 def _is_flat(elements: Elements) -> bool:
@@ -525,7 +547,12 @@ def _nuclear_volumes(elements: Elements, count: int) -> list[Mapping[str, float]
     return [{name: values[at] for name, values in several.items()} for at in range(count)]
 
 
-def _format(elements: Elements, pixels: headers.PixelLocation | None) -> PixelFormat:
+def pixel_format(elements: Elements, pixels: headers.PixelLocation | None) -> PixelFormat:
+    """Return the storage format of the pixels that a header states.
+
+    Raises:
+        SourceError: an element is missing, or contradicts another.
+    """
     allocated = integer(elements, headers.BITS_ALLOCATED)
     stored = integer(elements, headers.BITS_STORED, allocated)
     high = integer(elements, headers.HIGH_BIT, stored - 1)

@@ -140,8 +140,37 @@ DERIVATIONS, SOURCE_IMAGES = _mask_tags("SQ", 0x00089124, 0x00082112)
 (FRAME_OF_STRUCTURE,), (CONTOUR_KIND,) = _mask_tags("UI", 0x30060024), _mask_tags("CS", 0x30060042)
 STRUCTURE_NUMBER, CONTOURS_OF, POINT_COUNT = _mask_tags("IS", 0x30060022, 0x30060084, 0x30060046)
 (CONTOUR_DATA,) = _mask_tags("DS", 0x30060050)
-_LONGER = {CONTOUR_DATA: 1 << 32, REAL_WORLD_TABLE: 8}
-"""Elements that may be longer than others: a table has 8 bytes for each of 16 bits' values."""
+(CODING_SCHEME,), (OBSERVATIONS,) = _mask_tags("SH", 0x00080102), _mask_tags("SQ", 0x30060080)
+STRUCTURE_CODES, PROPERTY_CODES, MODIFIER_CODES = _mask_tags("SQ", 0x30060086, 0x0062000F, 0x00620011)
+
+PICTURE_VRS: dict[int, str] = dict(HEADER_VRS)
+"""The elements that are read of a single picture: those of `HEADER_VRS`, and what its display needs."""
+
+
+def _picture_tags(vr: str, *tags: int) -> tuple[int, ...]:
+    """Add tags of one VR to `PICTURE_VRS` and return them."""
+    return _tags(vr, *tags, table=PICTURE_VRS)
+
+
+WINDOW_CENTER, WINDOW_WIDTH = _picture_tags("DS", 0x00281050, 0x00281051)
+IMAGER_SPACING, NOMINAL_SPACING = _picture_tags("DS", 0x00181164, 0x00182010)
+WINDOW_FUNCTION, PRESENTATION_SHAPE, BURNED_IN = _picture_tags("CS", 0x00281056, 0x20500020, 0x00280301)
+LATERALITY, IMAGE_LATERALITY, VIEW_POSITION = _picture_tags("CS", 0x00200060, 0x00200062, 0x00185101)
+(WINDOW_NAMES,), (PLANAR,) = _picture_tags("LO", 0x00281055), _picture_tags("US", 0x00280006)
+VOI_TABLES, FRAME_VOI = _picture_tags("SQ", 0x00283010, 0x00289132)
+# A table of values is a US or a SS by the sign of the pixels, and its entries are US or OW (PS3.6).
+(TABLE_DESCRIPTOR,), (TABLE_DATA,) = _picture_tags("US", 0x00283002), _picture_tags("OW", 0x00283006)
+PALETTE_DESCRIPTORS = _picture_tags("US", 0x00281101, 0x00281102, 0x00281103)
+PALETTES = _picture_tags("OW", 0x00281201, 0x00281202, 0x00281203)
+PALETTE_SEGMENTS = _picture_tags("OW", 0x00281221, 0x00281222, 0x00281223)
+OVERLAY_ROWS = _picture_tags("US", *range(0x60000010, 0x60200010, 0x00020000))
+"""Rows of each of the 16 overlays that a picture may have (PS3.3 C.9.2)."""
+_LONGER = {
+    CONTOUR_DATA: 1 << 32,
+    REAL_WORLD_TABLE: 8,
+    **dict.fromkeys((TABLE_DATA, *PALETTES, *PALETTE_SEGMENTS), 4),
+}
+"""Elements that may be longer than others: a table has 2 to 8 bytes for each of 16 bits' values."""
 
 
 class HeaderContinuesError(Exception):

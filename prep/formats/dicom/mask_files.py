@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,13 @@ from halofeed.prep.formats.dicom.headers import (
     read_dicom_start,
     read_mask_file,
 )
-from halofeed.prep.formats.dicom.rtstruct import read_structures, structure_bytes, structure_names
+from halofeed.prep.formats.dicom.mask_codes import segment_codes
+from halofeed.prep.formats.dicom.rtstruct import (
+    coded_structures,
+    read_structures,
+    structure_bytes,
+    structure_names,
+)
 from halofeed.prep.formats.dicom.seg import read_segmentation, segment_names
 from halofeed.prep.formats.dicom.series import open_series
 from halofeed.prep.formats.dicom.slice_geometry import TOLERANCE
@@ -48,7 +54,7 @@ def open_dicom_mask(
     image_grid: Grid | None = None,
     *,
     tolerance_voxels: float = TOLERANCE,
-    keeps: Callable[[str], bool] = lambda name: True,
+    keeps: Callable[[str, Sequence[str]], bool] = lambda name, codes: True,
     reserve: ReserveMemory = no_memory_limit,
     scan: ScanIdentity | None = None,
 ) -> MaskScan:
@@ -60,7 +66,8 @@ def open_dicom_mask(
         image_grid: grid of the scan that the mask was drawn on. Structures are drawn on it. A segmentation whose
             pixels match its voxels, in any orientation, is put on it; another segmentation keeps its own grid.
         tolerance_voxels: largest distance between a pixel of a segmentation and its voxel, in voxels.
-        keeps: function that tells by name whether a segment or structure is read. Contours of others are not checked.
+        keeps: function that tells by name and codes whether a segment or structure is read. Contours of others are not
+            checked.
         reserve: called with the number of bytes that parsing takes.
         scan: identity of the scan to which the mask must refer; None allows any scan.
 
@@ -123,6 +130,18 @@ def class_names(files: SourceFiles, path: str) -> Mapping[int, str]:
     header, _ = parse_file_header(files, path, start, MASK_VRS)
     names = structure_names if _mask_kind(header) == STRUCTURE_SET else segment_names
     return names(header.elements)
+
+
+def class_codes(files: SourceFiles, path: str) -> Mapping[int, tuple[str, ...]]:
+    """Return the codes of all segments or structures of a file that have some, by number; this reads the whole file.
+
+    Raises:
+        SourceError: see `open_dicom_mask`.
+    """
+    # The codes of structures come after their contours, in the order of tags.
+    mask = read_mask_file(files, path)
+    codes = coded_structures if _mask_kind(mask) == STRUCTURE_SET else segment_codes
+    return codes(mask.elements)
 
 
 def _mask_kind(header: DicomHeader) -> str:

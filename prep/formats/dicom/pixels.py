@@ -14,7 +14,7 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,8 +23,9 @@ from pydicom.pixels.decoders.base import get_decoder
 from rle.rle import decode_segment
 
 from halofeed.prep.formats.dicom import headers
-from halofeed.prep.formats.dicom.header_fields import HeaderFields, PixelFormat
+from halofeed.prep.formats.dicom.header_fields import PixelFormat
 from halofeed.prep.formats.dicom.headers import PixelLocation
+from halofeed.prep.formats.dicom.jpeg_xl import JPEG_XL, decode_jpeg_xl, jpeg_xl_size
 from halofeed.system.errors import SourceError
 from halofeed.system.wording import plural
 
@@ -39,6 +40,7 @@ PLUGINS: Mapping[str, tuple[str, str]] = {
             ("JPEG lossless", "gdcm"): (57, 70),
             ("JPEG-LS", "pyjpegls"): (80, 81),
             ("JPEG 2000", "pylibjpeg"): (90, 91, 201, 202, 203),
+            (JPEG_XL, "imagecodecs"): (110, 111, 112),
         }.items()
         for number in numbers
     },
@@ -47,6 +49,8 @@ PLUGINS: Mapping[str, tuple[str, str]] = {
 
 UNCOMPRESSED = (headers.IMPLICIT_LITTLE, headers.EXPLICIT_LITTLE, headers.EXPLICIT_BIG, headers.DEFLATED)
 
+SLICE_BIT_DEPTHS = (8, 16, 32)
+"""Bits of the words of slices; images of one bit are segmentations or secondary captures (PS3.3 A.51, A.8.2)."""
 FREE_PIXELS, PIXELS_PER_BYTE = 1 << 20, 4096
 """Limit on the pixels of a compressed frame: a million, and 4096 more for each of its bytes. For comparison, a
 constant 512 x 512 frame of JPEG 2000 has 2,600 pixels per byte."""
@@ -129,15 +133,23 @@ def check_run_lengths(frame: bytes, planes: int) -> list[int]:
     return [*offsets[:planes], len(frame)]
 
 
-def decode_rle(frame: bytes, planes: int, size: tuple[int, int]) -> NDArray[np.unsignedinteger]:
-    """Decode an RLE frame into unsigned pixels [row, column] of `planes` bytes each.
+def decode_rle(
+    frame: bytes, planes: int, size: tuple[int, int], samples: int = 1
+) -> NDArray[np.unsignedinteger]:
+    """Decode an RLE frame into unsigned pixels [row, column], or [row, column, sample] of several samples.
+
+    Args:
+        frame: the compressed frame.
+        planes: number of byte planes, which is the bytes of a pixel with all of its samples.
+        size: (rows, columns).
+        samples: values per pixel.
 
     Raises:
         SourceError: the header or the runs do not match the number of pixels. Zeros after the runs are padding.
     """
     offsets = check_run_lengths(frame, planes)
-    count = size[0] * size[1]
-    pixels = np.empty((count, planes), np.uint8)
+    count, word_bytes = size[0] * size[1], planes // samples
+    pixels = np.empty((count, samples, word_bytes), np.uint8)
     for plane in range(planes):
         try:
             decoded = bytes(decode_segment(frame[offsets[plane] : offsets[plane + 1]]))
@@ -145,9 +157,10 @@ def decode_rle(frame: bytes, planes: int, size: tuple[int, int]) -> NDArray[np.u
             raise damaged_pixels("the last run is truncated") from error
         if len(decoded) < count or any(decoded[count:]):
             raise damaged_pixels(f"run lengths of {plural(len(decoded), 'value')}, expected {count}")
-        # PS3.5 G.2: the most significant byte comes first.
-        pixels[:, planes - 1 - plane] = np.frombuffer(decoded, np.uint8, count)
-    return pixels.view(f"<u{planes}").reshape(size)
+        # PS3.5 G.2: all planes of a sample follow each other, and the most significant byte comes first.
+        sample, byte = divmod(plane, word_bytes)
+        pixels[:, sample, word_bytes - 1 - byte] = np.frombuffer(decoded, np.uint8, count)
+    return pixels.view(f"<u{word_bytes}").reshape(size if samples == 1 else (*size, samples))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -179,7 +192,8 @@ def frame_error(reason: str, detail: str = "") -> SourceError:
 def _jpeg_header(frame: bytes) -> Codestream:
     """Check the structure of a JPEG or JPEG-LS frame and return its header.
 
-    Only tables, one frame header and one scan are allowed, because GDCM aborts the process on a second start of image.
+    Only tables, one frame header and one scan are allowed, because GDCM aborts the process on a second start of image;
+    JPEG-LS may have a scan for each color.
     """
     if frame[:2] != b"\xff\xd8":
         raise damaged_pixels("a JPEG frame without a start marker")
@@ -233,6 +247,9 @@ def _check_scan(frame: bytes, offset: int, length: int, header: Codestream) -> C
     if header.process == JPEG_LS:
         # JPEG-LS stuffs a zero bit after 0xFF, and not a zero byte, so that only codes from 0x80 on are markers.
         markers = {code for code in markers if code[0] >= 0x80}
+        # A scan per color is one of the three interleave modes (ITU-T T.87, C.2.3).
+        if header.components > 1:
+            markers -= {bytes([START_OF_SCAN])}
     if markers - RESTARTS:
         raise damaged_pixels("a JPEG frame of several scans or images")
     if header.process == JPEG_LS:
@@ -266,9 +283,12 @@ def _check_codestream(frame: bytes, codec: str, stored: PixelFormat) -> Codestre
         SourceError: the frame is truncated, contradicts `stored`, or has a format that no plug-in decodes.
     """
     if codec == "RLE":
-        check_run_lengths(frame, stored.word_bytes)
+        check_run_lengths(frame, stored.word_bytes * stored.samples)
         return Codestream(
-            size=stored.size, components=1, precision=stored.bits_allocated, signed=stored.signed
+            size=stored.size,
+            components=stored.samples,
+            precision=stored.bits_allocated,
+            signed=stored.signed,
         )
     header = _jpeg_2000_header(frame) if codec == "JPEG 2000" else _jpeg_header(frame)
     _check_pixel_format(header, codec, stored)
@@ -291,7 +311,8 @@ def _check_pixel_format(header: Codestream, codec: str, stored: PixelFormat) -> 
         raise frame_error("transfer syntax is not supported", f"{codec} of {header.precision} bits")
     # T.81 and T.87 begin at 2 bits per value. The word has to hold the value, and no plug-in decodes more than 16 bits.
     least = min(2, stored.bits_allocated)
-    if header.components != 1 or not least <= header.precision <= min(stored.bits_allocated, 16):
+    is_possible = least <= header.precision <= min(stored.bits_allocated, 16)
+    if header.components != stored.samples or not is_possible:
         detail = f"{header.components} x {header.precision} bits in {stored.bits_allocated}"
         raise damaged_pixels(detail)
 
@@ -357,38 +378,79 @@ def _frames_of_table(
     return [list(pieces[start:stop]) for start, stop in pairwise(cuts)]
 
 
-def _decode(frame: bytes, syntax: str, stored: PixelFormat) -> tuple[NDArray[Any], int]:
-    """Decode a compressed frame; return it with the largest error of its values that the codec states."""
+def _decode(
+    frame: bytes, syntax: str, stored: PixelFormat, color: str = "MONOCHROME2"
+) -> tuple[NDArray[Any], Codestream]:
+    """Decode a compressed frame; return it with the header of its codestream.
+
+    Args:
+        frame: the compressed frame.
+        syntax: UID of the transfer syntax.
+        stored: storage format of the pixels.
+        color: Photometric Interpretation; YBR_FULL and YBR_FULL_422 are converted to RGB, except for RLE.
+    """
     codec, plugin = PLUGINS[syntax]
+    if codec == JPEG_XL:
+        decoded = _decode_jpeg_xl(frame, stored)
+        header = Codestream(
+            size=stored.size, components=1, precision=8 * decoded.dtype.itemsize, signed=False
+        )
+        return decoded, header
     header = _check_codestream(frame, codec, stored)
     if codec == "RLE":
-        return decode_rle(frame, stored.word_bytes, stored.size), header.near
+        planes = decode_rle(frame, stored.word_bytes * stored.samples, stored.size, stored.samples)
+        return planes, header
     options: dict[str, Any] = {
         "rows": stored.size[0],
         "columns": stored.size[1],
-        "samples_per_pixel": 1,
+        "samples_per_pixel": stored.samples,
         "number_of_frames": 1,
-        "photometric_interpretation": "MONOCHROME2",
+        "photometric_interpretation": color,
         "bits_allocated": 8 if header.precision <= 8 else 16,
         "bits_stored": header.precision,
         "pixel_representation": int(header.signed),
         "pixel_keyword": "PixelData",
         "correct_unused_bits": False,
     }
+    # The plug-ins change it where the codestream has the colors in planes.
+    if stored.samples > 1:
+        options["planar_configuration"] = 0
     try:
         decoder = get_decoder(syntax)
         with _silence_pydicom():
             array, _ = decoder.as_array(
-                encapsulate([frame]), index=0, raw=True, validate=False, decoding_plugin=plugin, **options
+                encapsulate([frame]),
+                index=0,
+                raw=stored.samples == 1,
+                validate=False,
+                decoding_plugin=plugin,
+                **options,
             )
     except (KeyboardInterrupt, SystemExit, MemoryError):
         raise
     except BaseException:
         # The plug-ins may raise any type for damaged bytes; the panics of Rust are not subclasses of Exception.
         raise damaged_pixels(f"its {codec} cannot be decoded") from None
-    if array.shape != stored.size:
+    if array.shape != (stored.size if stored.samples == 1 else (*stored.size, stored.samples)):
         raise damaged_pixels(f"{codec}: decoded to {array.shape}")
-    return np.asarray(array), header.near
+    return np.asarray(array), header
+
+
+def _decode_jpeg_xl(frame: bytes, stored: PixelFormat) -> NDArray[Any]:
+    # JPEG XL has no signed integers, and how writers store them as unsigned ones is not known from any file.
+    if stored.signed or stored.bits_allocated > 16 or stored.samples > 1:
+        sign = "signed " if stored.signed else ""
+        detail = f"{JPEG_XL} of {stored.samples} x {sign}{stored.bits_allocated} bits"
+        raise frame_error("transfer syntax is not supported", detail)
+    size = jpeg_xl_size(frame)
+    if size != stored.size:
+        rows, columns = stored.size
+        found = "no header" if size is None else f"a header of {size[0]} x {size[1]} pixels"
+        raise damaged_pixels(f"{JPEG_XL}: {found}, expected {rows} x {columns}")
+    decoded = decode_jpeg_xl(frame)
+    if decoded.shape != stored.size or decoded.dtype != np.dtype(f"u{stored.bits_allocated // 8}"):
+        raise damaged_pixels(f"{JPEG_XL}: decoded to {decoded.dtype} {decoded.shape}")
+    return decoded
 
 
 class FrameReader:
@@ -420,28 +482,47 @@ class FrameReader:
         dtype = np.dtype(f"u{stored.word_bytes}")
         if self._fragments:
             frame = b"".join(self._body[start : start + length] for start, length in self._fragments[index])
-            array, near = _decode(frame, self._syntax, stored)
+            array, header = _decode(frame, self._syntax, stored)
             # Plug-ins return signed values for a signed codestream: the sign goes back into the word's bits.
             if array.dtype.kind == "i":
                 array = array.astype(f"i{dtype.itemsize}").view(dtype)
-            return array.astype(dtype, copy=False), near
-        pixels, is_big = stored.size[0] * stored.size[1], self._syntax == headers.EXPLICIT_BIG
-        start = index * pixels
+            return array.astype(dtype, copy=False), header.near
+        return self._plain_words(index, dtype).reshape(stored.size), 0
+
+    def plain_samples(self, index: int) -> NDArray[Any]:
+        """Return all stored words of one uncompressed frame [value], in the order of the file."""
+        return self._plain_words(index, np.dtype(f"u{self._stored.word_bytes}"))
+
+    def _plain_words(self, index: int, dtype: np.dtype[Any]) -> NDArray[Any]:
+        stored, is_big = self._stored, self._syntax == headers.EXPLICIT_BIG
+        count = stored.size[0] * stored.size[1] * stored.samples
+        start = index * count
         if stored.bits_allocated == 1:
             # PS3.5 8.1.1: frames are not padded to bytes, so a frame may begin within a byte.
-            first, end = start // 8, (start + pixels + 7) // 8
+            first, end = start // 8, (start + count + 7) // 8
             packed = np.frombuffer(self._body, "u1", end - first, self._location.offset + first)
-            bits = np.unpackbits(packed, bitorder="little")[start % 8 : start % 8 + pixels]
-            return bits.reshape(stored.size), 0
+            return np.unpackbits(packed, bitorder="little")[start % 8 : start % 8 + count]
         if is_big and dtype.itemsize == 1 and self._location.words:
             # PS3.5 7.3: 8-bit pixels in big-endian 16-bit words, so that the two pixels of each word are swapped.
-            even, stop = start - start % 2, start + pixels + (start + pixels) % 2
+            even, stop = start - start % 2, start + count + (start + count) % 2
             pairs = np.frombuffer(self._body, "u1", stop - even, self._location.offset + even).reshape(-1, 2)
-            return pairs[:, ::-1].reshape(-1)[start - even :][:pixels].reshape(stored.size), 0
+            return pairs[:, ::-1].reshape(-1)[start - even :][:count]
         order: Literal["<", ">"] = ">" if is_big else "<"
         offset = self._location.offset + start * dtype.itemsize
-        words = np.frombuffer(self._body, dtype.newbyteorder(order), pixels, offset)
-        return words.astype(dtype, copy=False).reshape(stored.size), 0
+        words = np.frombuffer(self._body, dtype.newbyteorder(order), count, offset)
+        return words.astype(dtype, copy=False)
+
+    def colors(self, index: int, color: str) -> tuple[NDArray[Any], int]:
+        """Return the decoded colors [height, width, sample] of a compressed frame, and the bits of a sample.
+
+        Args:
+            index: number of the frame, from 0.
+            color: Photometric Interpretation, as for `_decode`.
+        """
+        pieces = self._fragments[index]
+        frame = b"".join(self._body[start : start + length] for start, length in pieces)
+        array, header = _decode(frame, self._syntax, self._stored, color)
+        return array, self._stored.bits_stored if self._syntax == RUN_LENGTHS else header.precision
 
     def check_density(self) -> None:
         """Refuse a compressed frame of far fewer bytes than an image of its size takes; a mask may be even smaller.
@@ -456,13 +537,40 @@ class FrameReader:
                 raise truncated_pixels(f"{plural(held, 'byte')} for {rows} x {columns} pixels")
 
 
-def read_frames(body: bytes, fields: HeaderFields) -> FrameReader:
+class StoredPixels(Protocol):
+    """Header fields that state how pixels are stored."""
+
+    @property
+    def pixels(self) -> PixelLocation | None:
+        """Location of the pixels."""
+
+    @property
+    def stored(self) -> PixelFormat:
+        """Storage format of the pixels."""
+
+    @property
+    def syntax(self) -> str:
+        """UID of the transfer syntax."""
+
+    @property
+    def frames(self) -> Sequence[object]:
+        """The frames."""
+
+
+def read_frames(
+    body: bytes, fields: StoredPixels, bit_depths: Sequence[int] = SLICE_BIT_DEPTHS
+) -> FrameReader:
     """Return the reader of the frames of an image.
+
+    Args:
+        body: the bytes that hold the pixels.
+        fields: header fields of the file.
+        bit_depths: allowed bits of a word.
 
     Raises:
         SourceError: the format of the pixels is not supported, or the header states more pixels than there are.
     """
-    location = check_pixels(fields, len(body))
+    location = check_pixels(fields, len(body), bit_depths)
     reader = FrameReader(body, location, fields.syntax, fields.stored, len(fields.frames))
     reader.check_density()
     return reader
@@ -486,26 +594,29 @@ def extract_values(words: NDArray[Any], stored: PixelFormat) -> NDArray[Any]:
     return np.asarray(raised >> raised.dtype.type(above + below) if above + below else raised)
 
 
-def check_pixels(fields: HeaderFields, byte_count: int | None) -> PixelLocation:
+def check_pixels(
+    fields: StoredPixels, byte_count: int | None, bit_depths: Sequence[int] = SLICE_BIT_DEPTHS
+) -> PixelLocation:
     """Return the location of an image's pixels, after a check of the header that reads no pixel.
 
     Args:
         fields: header fields of the file.
         byte_count: size of the file, or of its inflated data set; None if it is not inflated yet.
+        bit_depths: allowed bits of a word.
 
     Raises:
         SourceError: the format is not supported, or the pixels cannot be those that the header states.
     """
     location = fields.pixels
     assert location is not None
-    _check_format(fields, location)
+    _check_format(fields, location, bit_depths)
     held = max(0, byte_count - location.offset) if byte_count is not None else location.length or 0
     check_length = _check_compressed if fields.syntax in PLUGINS else _check_uncompressed
     check_length(fields, location, held)
     return location
 
 
-def _check_format(fields: HeaderFields, location: PixelLocation) -> None:
+def _check_format(fields: StoredPixels, location: PixelLocation, bit_depths: Sequence[int]) -> None:
     """Refuse a transfer syntax or a format of pixels that is not read."""
     stored = fields.stored
     if fields.syntax not in PLUGINS and fields.syntax not in UNCOMPRESSED:
@@ -514,12 +625,11 @@ def _check_format(fields: HeaderFields, location: PixelLocation) -> None:
         # It states a padding value, or is compressed.
         cure = "save it as NIfTI (3D Slicer does, or paramap2itkimage of dcmqi), then --layout pairs or csv"
         raise frame_error("floating-point pixels are not supported", f"a parametric map; {cure}")
-    # Images of one bit are segmentations or secondary captures (PS3.3 A.51, A.8.2), and no slices.
-    if stored.bits_allocated not in (8, 16, 32) and not stored.is_float:
+    if stored.bits_allocated not in bit_depths and not stored.is_float:
         raise frame_error("bit depth is not supported", f"{stored.bits_allocated} bits allocated")
 
 
-def _check_compressed(fields: HeaderFields, location: PixelLocation, held: int) -> None:
+def _check_compressed(fields: StoredPixels, location: PixelLocation, held: int) -> None:
     """Refuse compressed pixels of far fewer bytes than frames of their size take; `held` is the bytes of the file."""
     # PS3.5 A.4: encapsulated pixels have an undefined length.
     if location.length is not None:
@@ -529,10 +639,11 @@ def _check_compressed(fields: HeaderFields, location: PixelLocation, held: int) 
         raise truncated_pixels(f"{plural(held, 'byte')} for {frames} x {rows} x {columns} pixels")
 
 
-def _check_uncompressed(fields: HeaderFields, location: PixelLocation, held: int) -> None:
+def _check_uncompressed(fields: StoredPixels, location: PixelLocation, held: int) -> None:
     """Refuse pixels of fewer bytes than the frames take; `held` is the bytes of the file from the first pixel on."""
     rows, columns = fields.stored.size
-    needed = rows * columns * len(fields.frames) * fields.stored.bits_allocated // 8
+    values = rows * columns * fields.stored.samples * len(fields.frames)
+    needed = (values * fields.stored.bits_allocated + 7) // 8
     found = min(location.length or 0, held)
     if location.length is None or found < needed:
         raise truncated_pixels(f"{plural(found, 'byte')} of pixels, expected {needed}")

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from halofeed.prep.formats.dicom import headers
 from halofeed.prep.formats.dicom.headers import Elements, MaskFile, damaged_file, integer, items
+from halofeed.prep.formats.dicom.mask_codes import structure_codes
 from halofeed.prep.formats.dicom.slice_geometry import LPS_TO_RAS_SIGNS
 from halofeed.prep.geometry.scan import Finding, Grid, MaskScan, OverlapRule, left_out_findings
 from halofeed.prep.voxels.label_volumes import overlap_error
@@ -197,7 +198,7 @@ class _ContourSlices:
 
 
 def read_structures(
-    path: str, elements: Elements, grid: Grid | None, keeps: Callable[[str], bool]
+    path: str, elements: Elements, grid: Grid | None, keeps: Callable[[str, Sequence[str]], bool]
 ) -> MaskScan:
     """Return an RTSTRUCT as a mask; see `halofeed.prep.formats.dicom.mask_files.open_dicom_mask`."""
     if grid is None:
@@ -205,7 +206,8 @@ def read_structures(
         raise UsageError(f"{path}: {message}")
     counts: Counter[str] = Counter()
     numbers, names = _structures(elements, counts)
-    kept = {number: name for number, name in names.items() if keeps(name)}
+    codes = structure_codes(elements, numbers)
+    kept = {number: name for number, name in names.items() if keeps(name, codes.get(number, ()))}
     chosen = left_out_findings(names, kept)
     contours = _contours(elements, numbers, kept, grid, counts)
     drawing = _assign_slices(contours, grid, kept, counts)
@@ -229,6 +231,7 @@ def read_structures(
         held_bytes=sum(CONTOUR_BYTES + contour.points.nbytes for contour in contours),
         read_bytes=4 * math.prod(grid.shape)
         + POINT_BYTES * max((len(contour.points) for contour in contours), default=0),
+        codes=codes,
     )
 
 
@@ -240,6 +243,11 @@ def structure_bytes(mask: MaskFile) -> int:
 def structure_names(elements: Elements) -> Mapping[int, str]:
     """Return the names of all structures by number."""
     return _structures(elements, Counter())[1]
+
+
+def coded_structures(elements: Elements) -> Mapping[int, tuple[str, ...]]:
+    """Return the codes of all structures that have some, by number."""
+    return structure_codes(elements, _structures(elements, Counter())[0])
 
 
 def _structures(elements: Elements, counts: Counter[str]) -> tuple[dict[int, int], dict[int, str]]:

@@ -22,6 +22,7 @@ from halofeed.prep.formats.dicom.headers import (
     items,
     numbers,
 )
+from halofeed.prep.formats.dicom.mask_codes import segment_codes
 from halofeed.prep.formats.dicom.pixels import PLUGINS, UNCOMPRESSED, FrameReader, compressed_frames
 from halofeed.prep.formats.dicom.slice_geometry import (
     LPS_TO_RAS_SIGNS,
@@ -81,7 +82,7 @@ def read_segmentation(
     mask: MaskFile,
     image_grid: Grid | None,
     tolerance_voxels: float,
-    keeps: Callable[[str], bool],
+    keeps: Callable[[str, Sequence[str]], bool],
 ) -> MaskScan:
     """Return a DICOM SEG or label map as a mask; see `halofeed.prep.formats.dicom.mask_files.open_dicom_mask`."""
     header = _parse_header(mask.elements)
@@ -89,7 +90,8 @@ def read_segmentation(
     placement = _place(header, image_grid, tolerance_voxels, len(mask.body) - pixels.offset)
     _check_unique(header, placement)
     names = _complete_names(header.names)
-    kept = {number: name for number, name in names.items() if keeps(name)}
+    codes = segment_codes(mask.elements)
+    kept = {number: name for number, name in names.items() if keeps(name, codes.get(number, ()))}
     # The file is held until the mask is freed, so that it is read once; its parsed elements are not.
     body, syntax = mask.body, mask.syntax
 
@@ -110,6 +112,7 @@ def read_segmentation(
         # The arrays of segment numbers, overlaps and ids.
         read_bytes=math.prod(placement.grid.shape) * (2 * header.dtype().itemsize + 2),
         value_bytes=2,
+        codes=codes,
     )
 
 

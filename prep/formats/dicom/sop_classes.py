@@ -77,9 +77,8 @@ FLAT_MODALITIES: Mapping[str, str] = {
 SLIDE_CLASS = "1.2.840.10008.5.1.4.1.1.77.1.6"
 """SOP class VL Whole Slide Microscopy Image Storage (PS3.4, B.5)."""
 SINGLE_PICTURE_ADVICE = (
-    "single DICOM pictures are not read: save each as PNG with pydicom and Pillow (16 bits for gray, MONOCHROME1 "
-    "inverted, no VOI window applied; the script is in docs/troubleshooting.md, Single DICOM pictures), then convert "
-    "these as pictures, with the layout of their annotations"
+    "single DICOM pictures are read as pictures: leave --depth out, and take --layout folders, csv, coco, voc, yolo or "
+    "pairs, by what their annotations are"
 )
 """Advice for radiographs, photographs, ultrasound and other pictures without a position in the patient."""
 

@@ -371,7 +371,7 @@ def apply_values(words: NDArray[Any], part: Slice, plan: ValuePlan, near: int) -
     if plan.real is not None:
         padding = np.asarray((scaled < plan.real[0]) | (scaled > plan.real[1]))
     else:
-        padding = _padding(words, values, stored, near if part.fields.lossy else 0)
+        padding = padding_mask(words, values, stored, near if part.fields.lossy else 0)
         if plan.undeclared is not None:
             padding |= values == plan.undeclared
     check_mapped(values, padding, rescale)
@@ -397,7 +397,17 @@ def _rescaled(values: NDArray[Any], rescale: Rescale | None, dtype: str) -> NDAr
     return (values.astype(np.int64) * int(slope) + int(intercept)).astype(dtype)
 
 
-def _padding(words: NDArray[Any], values: NDArray[Any], stored: PixelFormat, near: int) -> NDArray[np.bool_]:
+def padding_mask(
+    words: NDArray[Any], values: NDArray[Any], stored: PixelFormat, near: int
+) -> NDArray[np.bool_]:
+    """Return which pixels have the padding value that a header declares.
+
+    Args:
+        words: unsigned [height, width], with unused bits.
+        values: stored values [height, width].
+        stored: storage format of the pixels.
+        near: largest error of a stored value that lossy compression states.
+    """
     if stored.padding is None:
         return np.zeros(values.shape, np.bool_)
     low, high = padding_range(stored)

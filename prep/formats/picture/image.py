@@ -51,6 +51,7 @@ class ReadOptions:
         sample_bits: number of bits that 16-bit samples use when they are converted to 8 bits: 0 to 2^bits - 1 becomes
             0 to 255. 0 means 16, and refuses a file whose values suggest fewer bits.
         may_be_uint16: whether records may hold 16 bits, so that messages name --dtype uint16; clips hold 8.
+        window: DICOM: which window or VOI LUT is applied, see `halofeed.prep.formats.dicom.display_values.plan_gray`.
 
     >>> ReadOptions(channels=2)
     Traceback (most recent call last):
@@ -64,6 +65,7 @@ class ReadOptions:
     max_pixels: int = MAX_PIXELS
     sample_bits: int = 16
     may_be_uint16: bool = True
+    window: str | None = None
 
     def __post_init__(self) -> None:
         for name, allowed in _CHOICES.items():
@@ -128,11 +130,13 @@ class Raster:
             3 are red, green, blue, 4 add alpha (straight, not premultiplied).
         notes: conversions by the decoder that callers count.
         scale: divisor of both sides, see `DecodedImage`.
+        fills_depth: whether the file states that its 16-bit samples use all bits, so that a dark picture is dark.
     """
 
     pixels: PixelArray
     scale: int = 1
     notes: tuple[str, ...] = ()
+    fills_depth: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -200,6 +204,9 @@ class OpenedImage:
         plain_channels: 1 or 3 if this is a common baseline or progressive JPEG with that many components, which any
             decoder reads; else 0.
         more: whether other frames or pages follow; they are not read.
+        frames: number of frames, each of which is a picture of its own.
+        opened_for: function from the options and the number of a frame, from 0, to the picture with these; None for a
+            format whose pixels depend on neither.
     """
 
     stored_size: Size
@@ -208,6 +215,8 @@ class OpenedImage:
     load: Callable[[bool, Size], Raster]
     plain_channels: int = 0
     more: bool = False
+    frames: int = 1
+    opened_for: Callable[[ReadOptions, int], OpenedImage] | None = None
 
 
 def decode_error(reason: str, detail: str = "") -> SourceError:
@@ -262,6 +271,22 @@ MORE_BANDS = (
     "a TIFF has bands beyond red, green and blue, such as infrared, which are not read: a record has 1 or 3 "
     "channels"
 )
+BURNED_IN_TEXT = (
+    "DICOM files state that text is burned into the pixels (Burned In Annotation), which may name the patient; it is "
+    "kept"
+)
+OVERLAYS_LEFT_OUT = "DICOM files have overlays, such as marks and texts, which are left out"
+SEVERAL_VIEWS = (
+    "DICOM files have several windows or VOI LUTs, of which the first was applied; --window 2 takes the "
+    "second"
+)
+IGNORED_WINDOWS = "DICOM files have windows whose width is too small to be one, which are left out"
+NARROW_VALUES = (
+    "DICOM files without a window use at most a quarter of the range of their values, so that the pictures have little "
+    "contrast; --window CENTER/WIDTH shows a part of the range, or --dtype uint16 keeps all values"
+)
+PADDING_IN_BLACK = "DICOM: padding pixels are black"
+INVERTED = "DICOM: inverted, as MONOCHROME1 shows low values in white"
 FEWER_BITS = "16-bit samples use at most 14 bits, so that the picture is dark; --sample-bits says how many"
 """Note that is added to a dark picture; the conversion prints a warning about it."""
 _DARKEST, _DARK = (1 << 12) - 1, 1 << 14

@@ -13,6 +13,7 @@ import numpy as np
 import simplejpeg
 from PIL import JpegImagePlugin
 
+from halofeed.prep.formats.picture.deep_jpeg import load_deep_jpeg
 from halofeed.prep.formats.picture.image import (
     MemoryEstimate,
     OpenedImage,
@@ -68,6 +69,7 @@ class JpegHeader:
     Args:
         size: (height, width) as stored.
         frame: low byte of the frame marker, 0xC0 for baseline.
+        precision: bits of a sample.
         sampling: (horizontal, vertical) sampling factors of each component.
         orientation: EXIF orientation, 1 to 8.
         segments: (marker, first byte, end) of each segment, including the first start of scan.
@@ -78,6 +80,7 @@ class JpegHeader:
 
     size: Size
     frame: int
+    precision: int
     sampling: tuple[tuple[int, int], ...]
     orientation: int
     segments: tuple[tuple[int, int, int], ...]
@@ -150,8 +153,12 @@ def _segment_end(data: bytes, at: int) -> int:
     return at + 2 + length
 
 
-def read_jpeg_header(data: bytes) -> JpegHeader:
+def read_jpeg_header(data: bytes, *, takes_deep: bool = False) -> JpegHeader:
     """Read everything before the first scan.
+
+    Args:
+        data: bytes of the file.
+        takes_deep: accept 9 to 16 bits and lossless frames with Huffman codes, which `deep_jpeg` decodes.
 
     Raises:
         SourceError: the header is truncated or damaged, or it declares an unsupported kind of JPEG:
@@ -170,19 +177,29 @@ def read_jpeg_header(data: bytes) -> JpegHeader:
         raise damaged_error(f"frame header of {plural(len(payload), 'byte')}")
     precision, components = payload[0], payload[5]
     size = int.from_bytes(payload[1:3], "big"), int.from_bytes(payload[3:5], "big")
-    _check_kind(frame, precision, components)
+    if not (takes_deep and is_deep(frame, precision, components)):
+        _check_kind(frame, precision, components)
     first_scan = segments[-1][1]
     _check_scans(data.count(b"\xff\xda", first_scan), size)
     factors = tuple(payload[7 + 3 * index] for index in range(components))
     return JpegHeader(
         size=size,
         frame=frame,
+        precision=precision,
         sampling=tuple((factor >> 4, factor & 15) for factor in factors),
         orientation=exif_orientation(_exif(data, segments)),
         segments=segments,
         stray_bytes=stray,
         has_one_scan=frame in SEQUENTIAL and data[first_scan + 4] == components,
     )
+
+
+def is_deep(frame: int, precision: int, components: int) -> bool:
+    """Return whether `deep_jpeg` decodes a kind of JPEG: 12 bits, or lossless with 8 to 16 bits; gray or color."""
+    if components not in (1, 3):
+        return False
+    # Arithmetic codes of these kinds have no decoder here.
+    return (frame in (0xC1, 0xC2) and precision == 12) or (frame == 0xC3 and 8 <= precision <= 16)
 
 
 def _check_kind(frame: int, precision: int, components: int) -> None:
@@ -349,8 +366,10 @@ def open_jpeg(data: bytes) -> OpenedImage:
     Raises:
         SourceError: see `read_jpeg_header`. `load` also reports damaged compressed data.
     """
-    header = read_jpeg_header(data)
+    header = read_jpeg_header(data, takes_deep=True)
     components = len(header.sampling)
+    if is_deep(header.frame, header.precision, components):
+        return _open_deep(data, header)
     is_plain = components in (1, 3) and header.frame in PLAIN_FRAMES and not header.stray_bytes
 
     def load(gray_is_enough: bool, needed_size: Size) -> Raster:
@@ -365,6 +384,26 @@ def open_jpeg(data: bytes) -> OpenedImage:
         # TensorFlow, libjpeg and browsers all decode such a file.
         plain_channels=components if is_plain else 0,
         more=_has_other_view(data, header.size),
+    )
+
+
+def _open_deep(data: bytes, header: JpegHeader) -> OpenedImage:
+    """Open a JPEG of 12 bits, or a lossless one."""
+    channels, sample_bytes = len(header.sampling), 2 if header.precision > 8 else 1
+    # Two decoded rasters, and two copies of the file.
+    estimate = estimate_decoding(
+        header.size,
+        channels,
+        sample_bytes,
+        extra_pixel_bytes=2 * channels * sample_bytes,
+        held_bytes=header.coefficient_bytes + 4 * ROW_BYTES * header.size[1] + 2 * len(data),
+    )
+    kind = "lossless JPEG files" if header.frame in LOSSLESS else f"JPEG files of {header.precision} bits"
+    return OpenedImage(
+        stored_size=header.size,
+        orientation=header.orientation,
+        estimate=lambda *_: estimate,
+        load=lambda *_: load_deep_jpeg(data, header.segments[-1][2], header.precision, kind),
     )
 
 

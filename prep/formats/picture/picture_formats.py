@@ -10,8 +10,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from halofeed.prep.formats.dicom.sop_classes import SINGLE_PICTURE_ADVICE
+from halofeed.prep.formats.dicom.headers import is_dicom
+from halofeed.prep.formats.picture.avif import open_avif
 from halofeed.prep.formats.picture.gif_webp_bmp import open_bmp, open_gif, open_webp
+from halofeed.prep.formats.picture.heic import open_heic
 from halofeed.prep.formats.picture.image import (
     BLOCK_PIXELS,
     DecodedImage,
@@ -29,12 +31,37 @@ from halofeed.prep.formats.picture.image import (
     levels_of,
 )
 from halofeed.prep.formats.picture.jpeg import open_jpeg
+from halofeed.prep.formats.picture.jpeg_xl import CONTAINER, open_jpeg_xl
 from halofeed.prep.formats.picture.png import open_png
 from halofeed.prep.formats.picture.tiff import open_tiff
 from halofeed.prep.geometry.resize import displayed_size
 from halofeed.prep.sources.files import POINTERS
 from halofeed.prep.voxels.encoded_image import PNG_SIGNATURE, START_OF_IMAGE
 from halofeed.system.errors import SourceError
+
+_HEVC_BRANDS = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx")
+_ANY_BRANDS = (b"mif1", b"msf1")
+
+
+def open_heif(data: bytes) -> OpenedImage:
+    """Open a file of the format HEIF, whose brands say whether its pictures are AV1 or HEVC."""
+    brands = data[8 : int.from_bytes(data[:4], "big")]
+    # The general brands are those of both (ISO 23008-12, 10.2; AVIF, 6).
+    is_avif = data[8:12] in _ANY_BRANDS and any(brand in brands for brand in (b"avif", b"avis"))
+    return (open_avif if is_avif else open_heic)(data)
+
+
+def _open_dicom(data: bytes) -> OpenedImage:
+    from halofeed.prep.formats.picture.dicom_picture import open_dicom  # takes 0.5 s
+
+    return open_dicom(data)
+
+
+def _dicom_size(head: bytes) -> Size | None:
+    from halofeed.prep.formats.dicom.picture_header import size_of_head  # takes 0.1 s
+
+    return size_of_head(head)
+
 
 # Format name: (first bytes of a file, function that opens it). A "." in a pattern matches any byte.
 FORMATS: dict[str, tuple[tuple[bytes, ...], Callable[[bytes], OpenedImage]]] = {
@@ -44,6 +71,10 @@ FORMATS: dict[str, tuple[tuple[bytes, ...], Callable[[bytes], OpenedImage]]] = {
     "tiff": ((b"II*\0", b"MM\0*", b"II+\0", b"MM\0+"), open_tiff),
     "gif": ((b"GIF87a", b"GIF89a"), open_gif),
     "bmp": ((b"BM",), open_bmp),
+    "avif": ((b"....ftypavif", b"....ftypavis"), open_avif),
+    "heic": (tuple(b"....ftyp" + brand for brand in (*_HEVC_BRANDS, *_ANY_BRANDS)), open_heif),
+    "jxl": ((b"\xff\x0a", CONTAINER), open_jpeg_xl),
+    "dicom": ((b"." * 128 + b"DICM",), _open_dicom),
 }
 
 FIRST_OF_SEVERAL = "first of several frames"
@@ -51,14 +82,11 @@ FIRST_OF_SEVERAL = "first of several frames"
 # Formats that people keep in image folders and that halofeed cannot read. The error message names them.
 UNSUPPORTED_PICTURES = {
     "a PNG picture with a damaged signature": (b"\x89PNG", b".PNG\r\n"),
-    "an AVIF or HEIC picture": (b"....ftypavif", b"....ftypheic", b"....ftypheix", b"....ftypmif1"),
     "a JPEG 2000 picture": (b"\0\0\0\x0cjP  ", b"\xff\x4f\xff\x51"),
-    "a JPEG XL picture": (b"\xff\x0a", b"\0\0\0\x0cJXL "),
     "a Photoshop document": (b"8BPS",),
     "a PDF document": (b"%PDF",),
     "a PostScript document": (b"%!PS",),
     "a web page or XML": (b"<!DOCTYPE", b"<!doctype", b"<html", b"<HTML", b"<?xml", b"<svg"),
-    "a DICOM file: save it as a 16-bit PNG file, MONOCHROME1 inverted": (b"." * 128 + b"DICM",),
     "a gzip archive": (b"\x1f\x8b",),
     "a zip archive": (b"PK\x03\x04",),
     **{kind: (start,) for kind, start in POINTERS.items()},
@@ -89,11 +117,11 @@ def sniff(data: bytes) -> str:
     """
     if not data:
         raise decode_error("file is empty")
+    # The first bytes of a DICOM file may be those of a TIFF file, or of any other (PS3.10, 7.1).
+    if is_dicom(data):
+        return "dicom"
     name = recognize(data, {name: patterns for name, (patterns, _) in FORMATS.items()})
     if name is None:
-        # DICOM has its own layout, so the message names it. The first bytes of a DICOM file can have any value.
-        if data[128:132] == b"DICM":  # DICOM PS3.10, 7.1
-            raise decode_error("not an image format that is read", f"it is DICOM: {SINGLE_PICTURE_ADVICE}")
         kind = recognize(data, UNSUPPORTED_PICTURES) or f"begins with {data[:8].hex(' ')}"
         raise decode_error("not an image format that is read", f"{kind}; read are {', '.join(FORMATS)}")
     return name
@@ -111,6 +139,9 @@ def size_and_orientation(head: bytes) -> tuple[Size, int] | None:
         return (0, 0), 1
     if name in ("gif", "bmp"):  # they have no EXIF data
         return (0, 0), 1
+    if name == "dicom":
+        size = _dicom_size(head)
+        return None if size is None else (size, 1)
     # The size is in the first chunk; reading the header would check the checksums of all chunks.
     if name == "png" and b"eXIf" not in head:
         return (int.from_bytes(head[20:24], "big"), int.from_bytes(head[16:20], "big")), 1
@@ -122,6 +153,16 @@ def size_and_orientation(head: bytes) -> tuple[Size, int] | None:
     except SourceError:
         return None
     return opened.stored_size, opened.orientation
+
+
+def open_picture(data: bytes, options: ReadOptions, frame: int = 0) -> OpenedImage:
+    """Return the picture that a file holds, for some options and a frame from 0, with pixels not decoded.
+
+    Raises:
+        SourceError: the file is damaged or has another format.
+    """
+    opened = FORMATS[sniff(data)][1](data)
+    return opened if opened.opened_for is None else opened.opened_for(options, frame)
 
 
 def open_header(data: bytes) -> OpenedImage | None:
@@ -177,6 +218,7 @@ def read_image(
     needed_size: Callable[[int, int], Size] | None = None,
     reserve: Callable[[Footprint], None] | None = None,
     inspect: Callable[[DecodedImage], None] = lambda image: None,
+    frame: int = 0,
 ) -> DecodedImage:
     """Decode an image file into upright pixels with the channels and the depth of the options.
 
@@ -199,12 +241,13 @@ def read_image(
         reserve: function that receives the memory footprint before the large allocations; it may raise to stop the
             reading.
         inspect: function that receives the picture with 16-bit samples, as displayed, before they become 8 bits.
+        frame: number of the frame, from 0, of a format whose frames are pictures of their own.
 
     Raises:
         SourceError: stage `decode`: the file is not a supported image, or it is damaged, truncated or too large.
             An incomplete picture is never returned. Also: the 16-bit samples use more bits than the options say.
     """
-    opened = FORMATS[sniff(data)][1](data)
+    opened = open_picture(data, options, frame)
     check_pixel_count(opened.stored_size, options.max_pixels)
     displayed = displayed_size(opened.orientation, opened.stored_size)
     # The sides as stored: `displayed_size` swaps them for some orientations, and a second time swaps them back.
@@ -220,6 +263,9 @@ def read_image(
         raise damaged_error(f"header says {opened.stored_size}, the decoded size is {decoded}")
     if opened.orientation != 1:
         notes.append("orientation applied")
+    # --sample-bits is for files that do not state it.
+    if raster.fills_depth:
+        options = replace(options, sample_bits=16)
     notes += check_sample_bits(raster.pixels, options)
     image = DecodedImage(
         pixels=apply_orientation(raster.pixels, opened.orientation),

@@ -139,7 +139,7 @@ def read_levels(files: SourceFiles, path: str) -> tuple[list[SlideHeader], int]:
         if str(data.get("SOPClassUID", "")) != SLIDE_CLASS:
             raise decode_error(
                 "DICOM file is no whole-slide image",
-                "convert slices of a scan with --layout dicom and --depth; save single pictures as 16-bit PNG files",
+                "convert slices of a scan with --layout dicom and --depth; convert single pictures without --fit tiles",
             )
         siblings, damaged = _siblings(files, path, str(data.get("SeriesInstanceUID", "")))
         if not _is_volume(data):

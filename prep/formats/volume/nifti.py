@@ -6,11 +6,12 @@
 from __future__ import annotations
 
 import gzip
+import io
 import itertools
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import IO, Any, Literal
 
 import numpy as np
 from nibabel.nifti1 import Nifti1Header, Nifti1Image
@@ -450,17 +451,32 @@ def _partner(files: SourceFiles, stem: str, wanted: str, extension: str, suffix:
 
 
 def write_nifti(path: Path, voxels: NDArray[Any], affine: ArrayLike) -> None:
-    """Save voxels as a gzipped NIfTI-1 file.
+    """Save voxels as a gzipped NIfTI-1 file, see `nifti_bytes`.
 
     Args:
         path: path *.nii.gz; equal voxels give equal bytes.
+    """
+    with open_path(create_replacing(path), "wb") as file:
+        _write_nifti(file, voxels, affine)
+
+
+def nifti_bytes(voxels: NDArray[Any], affine: ArrayLike) -> bytes:
+    """Return voxels as a gzipped NIfTI-1 file.
+
+    Args:
         voxels: [depth, height, width] or [depth, height, width, channel], the slowest axis of the file first.
         affine: [4, 4], from (depth, height, width, 1) to the patient's millimeters in RAS+.
     """
+    stream = io.BytesIO()
+    _write_nifti(stream, voxels, affine)
+    return stream.getvalue()
+
+
+def _write_nifti(file: IO[bytes], voxels: NDArray[Any], affine: ArrayLike) -> None:
     order = (2, 1, 0) if voxels.ndim == 3 else (2, 1, 0, 3)
     image = Nifti1Image(
         voxels.transpose(order), np.asarray(affine, np.float64).reshape(4, 4)[:, _AXES_OF_FILE]
     )
     image.header.set_xyzt_units("mm")
-    with open_path(create_replacing(path), "wb") as file, gzip.GzipFile("", "wb", 6, file, mtime=0) as stream:
+    with gzip.GzipFile("", "wb", 6, file, mtime=0) as stream:
         image.to_stream(stream)

@@ -229,7 +229,7 @@ def _space_axes(fields: Fields, kinds: list[str], sizes: list[int]) -> list[int]
     if any(kind in SPACE_KINDS for kind in kinds):
         return [axis for axis, kind in enumerate(kinds) if kind in SPACE_KINDS]
     # An axis that is no axis of space has the spacing NaN.
-    spacings = _spacings(fields, len(sizes))
+    spacings = _spacings(fields, sizes)
     return [
         axis
         for axis, kind in enumerate(kinds)
@@ -237,8 +237,35 @@ def _space_axes(fields: Fields, kinds: list[str], sizes: list[int]) -> list[int]
     ]
 
 
-def _spacings(fields: Fields, count: int) -> list[float]:
-    return parse_numbers("spacings", fields["spacings"], count, finite=False) if "spacings" in fields else []
+def _spacings(fields: Fields, sizes: list[int]) -> list[float]:
+    """Return the distance of samples along each axis, NaN where none is known; [] if nothing states any.
+
+    Source: NRRD, "axis mins" and "axis maxs": the positions of the first and last sample of a node-centered axis, and
+    of the borders of the first and last cell of a cell-centered one.
+    """
+    count = len(sizes)
+    if "spacings" in fields:
+        return parse_numbers("spacings", fields["spacings"], count, finite=False)
+    low, high = fields.first("axismins"), fields.first("axismaxs")
+    if low is None or high is None:
+        return []
+    lows = parse_numbers("axis mins", low, count, finite=False)
+    highs = parse_numbers("axis maxs", high, count, finite=False)
+    steps = [
+        size - (center == "node") for size, center in zip(sizes, _centerings(fields, count), strict=True)
+    ]
+    return [
+        (last - first) / step if step else math.nan
+        for first, last, step in zip(lows, highs, steps, strict=True)
+    ]
+
+
+def _centerings(fields: Fields, count: int) -> list[str]:
+    """Return "cell" or "node" for each axis; cells are the default of the format's library, teem."""
+    centerings = fields.get("centerings", fields.get("centers", "")).lower().split() or ["cell"] * count
+    if len(centerings) != count:
+        raise damaged_header(f"centerings: expected {count}, got {len(centerings)}")
+    return centerings
 
 
 def _space(fields: Fields) -> tuple[str, int]:
@@ -309,21 +336,20 @@ def _affine(fields: Fields, axes: _Axes, options: ScanOptions) -> PlacedAffine:
 def _affine_from_spacings(fields: Fields, axes: _Axes) -> AffineMatrix:
     """Return the affine of axes without directions; `axis mins` states the position of the first voxel."""
     count = len(axes.sizes)
-    spacings = _spacings(fields, count)
+    spacings = _spacings(fields, axes.sizes)
     sides = [spacings[axis] if spacings else math.nan for axis in axes.space]
     # The format has no default size, and a guess of 1 mm would be wrong for nearly all scans.
     if not all(map(math.isfinite, sides)):
         detail = (
-            "neither space directions nor spacings; write one of them, such as the line spacings: 0.8 0.8 2.5"
+            "neither space directions, nor spacings, nor axis mins and axis maxs; write one of them, such as the line "
+            "spacings: 0.8 0.8 2.5"
         )
         raise SourceError("decode", "voxel size is not given", detail)
     affine = np.diag([*check_voxel_sides("spacings", sides), 1.0])
     written = fields.first("axismins")
     if written is not None:
         lowest = parse_numbers("axis mins", written, count, finite=False)
-        centerings = fields.get("centerings", fields.get("centers", "")).lower().split() or ["cell"] * count
-        if len(centerings) != count:
-            raise damaged_header(f"centerings: expected {count}, got {len(centerings)}")
+        centerings = _centerings(fields, count)
         for row, axis in enumerate(axes.space):
             # `axis mins` is the position of the first sample, or of the border of its cell.
             if math.isfinite(lowest[axis]):

@@ -1,16 +1,17 @@
-"""Streams of decompressed bytes: plain, gzip, zlib, bzip2, text and hexadecimal."""
+"""Streams of decompressed bytes: plain, gzip, zlib, bzip2, zstd, text and hexadecimal."""
 
 from __future__ import annotations
 
 import bz2
+import io
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Final, Protocol
 
 import numpy as np
 from isal import igzip_lib
 
-from halofeed.system.errors import SourceError
+from halofeed.system.errors import SourceError, require_extra
 from halofeed.system.wording import plural
 
 COPY_AGAIN: Final = "copy or download the file again"
@@ -28,6 +29,9 @@ OUTPUT_BYTES = 1 << 18
 BZIP2_MAGIC = b"BZh"
 MAX_BZIP2_RATIO = 2_000_000
 """Upper limit: a block of 900,000 bytes encodes runs of 259 bytes in five, and takes at least 30 bytes."""
+ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
+MAX_ZSTD_RATIO = 1 << 15
+"""Largest expansion of zstd: 128 KiB for a block of 4 bytes that repeats one byte (RFC 8878, 3.1.1.2)."""
 MAX_NUMBER_BYTES = 4096
 _TO_BLANKS = bytes.maketrans(b",\t\r\n\v\f", b"      ")
 
@@ -152,8 +156,15 @@ class ZlibStream(GzipStream):
 
 
 def open_stream(data: bytes) -> DecodedStream:
-    """Return a stream of a file's content, which is gzip if it begins with the magic bytes of gzip."""
-    return GzipStream(data) if data.startswith(GZIP_MAGIC) else PlainStream(data)
+    """Return a stream of a file's content, which is gzip or zstd if it begins with their magic bytes."""
+    return unpacker_of(data)(data, 0)
+
+
+def unpacker_of(data: bytes) -> Callable[[bytes, int], DecodedStream]:
+    """Return what unpacks a file's content, by its first bytes."""
+    if data.startswith(GZIP_MAGIC):
+        return GzipStream
+    return zstd_stream if data.startswith(ZSTD_MAGIC) else PlainStream
 
 
 def read_start(data: bytes, byte_count: int) -> bytes:
@@ -173,6 +184,8 @@ def unpack_head(head: bytes, byte_count: int) -> tuple[bytes, bool]:
     Raises:
         SourceError: the gzip data is damaged.
     """
+    if head.startswith(ZSTD_MAGIC):
+        return read_start(head, byte_count), False
     if not head.startswith(GZIP_MAGIC):
         return head[:byte_count], False
     # zlib reads a header of any length; ISA-L's parser does not, see `GzipStream._header_end`.
@@ -238,6 +251,30 @@ def _bzip2_pieces(data: bytes, at: int) -> Iterator[bytes]:
                 raise SourceError("decode", "bzip2 data is damaged", detail) from error
             yield decoded
         at -= len(stream.unused_data)
+
+
+def zstd_stream(data: bytes, start: int = 0) -> PieceStream:
+    """Return the content of zstd data with one or more frames (RFC 8878).
+
+    Raises:
+        MissingExtraError: zstandard is not installed.
+    """
+    with require_extra("large", "zstandard"):
+        import zstandard  # noqa: F401
+    return PieceStream(_zstd_pieces(data, start), MAX_ZSTD_RATIO * (len(data) - start))
+
+
+def _zstd_pieces(data: bytes, start: int) -> Iterator[bytes]:
+    import zstandard
+
+    packed = io.BytesIO(memoryview(data)[start:])
+    reader = zstandard.ZstdDecompressor().stream_reader(packed, INPUT_BYTES, read_across_frames=True)
+    try:
+        while piece := reader.read(OUTPUT_BYTES):
+            yield piece
+    except zstandard.ZstdError as error:
+        detail = f"before byte {start + packed.tell()}: {error}; {COPY_AGAIN}"
+        raise SourceError("decode", "zstd data is damaged", detail) from error
 
 
 def hex_stream(data: bytes, start: int = 0) -> PieceStream:

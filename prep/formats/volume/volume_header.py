@@ -19,10 +19,9 @@ from numpy.typing import NDArray
 from halofeed.prep.formats.volume.reading_options import ScanOptions
 from halofeed.prep.formats.volume.streams import (
     COPY_AGAIN,
-    GZIP_MAGIC,
     DecodedStream,
-    GzipStream,
     PlainStream,
+    unpacker_of,
 )
 from halofeed.prep.geometry.scan import Finding, Grid, VolumeShape
 from halofeed.prep.sources.example import MAX_HEADER_BYTES, parse_data_file, resolve_data_path
@@ -120,8 +119,8 @@ class Content:
 
 
 def content_of(data: bytes) -> Content:
-    """Return the content of a file, which is gzip if it begins with the magic bytes of gzip."""
-    return Content(data=data, unpack=GzipStream if data.startswith(GZIP_MAGIC) else PlainStream)
+    """Return the content of a file, which is gzip or zstd if it begins with their magic bytes."""
+    return Content(data=data, unpack=unpacker_of(data))
 
 
 def damaged_header(detail: str) -> SourceError:

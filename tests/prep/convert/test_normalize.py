@@ -199,3 +199,40 @@ def test_a_data_set_that_calls_its_channel_mr_is_refused_before_any_scan_is_read
     with pytest.raises(UsageError, match=f"Hounsfield units.*{name}.*--window-percentiles"):
         convert_hu(tmp_path, "msd", window="abdomen")
     assert convert_hu(tmp_path, "msd", window="abdomen", window_unit="any").manifest.splits
+
+
+def body(dtype: str, shift: int) -> np.ndarray:
+    """A body of 40 HU in air, stored with an offset."""
+    voxels = np.full(SHAPE, -1000)
+    voxels[1:-1, 3:-3, 3:-3] = 40 + np.random.default_rng(0).integers(-30, 30, (6, 10, 18))
+    return (voxels + shift).astype(dtype)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "shift"), [("int16", 1024), ("uint16", 1024), ("float32", 1024), ("uint16", 32768)]
+)
+def test_values_with_an_offset_become_hounsfield_units_by_the_option_that_the_message_names(
+    tmp_path, dtype, shift
+):
+    save_nifti(tmp_path / "s/a.nii", body(dtype, shift))
+    write_table(tmp_path / "s", [("a", "a.nii", "")])
+    with pytest.raises(
+        JobError, match=rf"not below -50.*if they are HU \+ {shift}, use --offset-hu=-{shift}"
+    ):
+        convert_hu(tmp_path, "csv", window="abdomen")
+    done = convert_hu(tmp_path, "csv", offset_hu=-shift, dtype="int16", **SIZE)
+    assert np.array_equal(stored_volumes(done)[0].image[..., 0], body("int16", 0))
+    assert findings(convert_hu(tmp_path, "csv", offset_hu=-shift, window="abdomen"))
+
+
+def test_an_offset_is_refused_for_scans_that_state_their_unit_and_for_several_channels(tmp_path):
+    write_volume(tmp_path / "d/ct", body("int16", 0), np.diag([1.0, 1, 1, 1])[:, [2, 1, 0, 3]])
+    with pytest.raises(JobError, match=r"values state their unit already.*--offset-hu"):
+        run_convert(tmp_path / "d", tmp_path / "o", layout="dicom", offset_hu=-1024, **SIZE)
+    save_nifti(tmp_path / "s/a.nii", body("int16", 1024))
+    save_nifti(tmp_path / "s/b.nii", body("int16", 1024))
+    write_table(tmp_path / "s", [("a", "a.nii;b.nii", "")])
+    with pytest.raises(JobError, match=r"offset of several channels.*--offset-hu"):
+        convert_hu(tmp_path, "csv", offset_hu=-1024, channels=2)
+    with pytest.raises(UsageError, match="--offset-hu nan"):
+        convert_hu(tmp_path, "csv", offset_hu=float("nan"))

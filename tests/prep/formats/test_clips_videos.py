@@ -141,7 +141,7 @@ NO_VIDEOS = [
     *((b"", "empty"), (b"These are no frames.\n" * 50, "54 68 65 73"), (b"\x1f\x8b" + bytes(60), "gzip")),
     *((data, "playlist") for data in PLAYLISTS),
     (b"version https://git-lfs.github.com/spec/v1\n", "git lfs pull"),
-    *((b"\xff\xd8\xff\xe0" + bytes(60), "jpeg picture"), (b"\0\0\0\x18ftypheic" + bytes(60), "HEIC")),
+    *((b"\xff\xd8\xff\xe0" + bytes(60), "jpeg picture"), (b"\0\0\0\x18ftypheic" + bytes(60), "heic picture")),
     *((b"FLV\x01" + bytes(60), "Flash"), (b"\0\0\0\x18ftypisom\0\0\0\0isommp42", "index")),
     *((b"RIFF\x04\0\0\0AVI ", "no track"), (b"\x1a\x45\xdf\xa3\x80", "document type")),
 ]

@@ -1,13 +1,11 @@
 """Which DICOM files are slices, and of which scan; which series are taken; and that all others are listed."""
 
 import gzip
-import re
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from PIL import Image
 from pydicom import uid
 from pydicom.dataset import Dataset
 
@@ -181,7 +179,7 @@ def test_a_foreign_object_beside_a_scan_is_listed_by_its_kind_and_the_scan_is_ta
 
 
 @pytest.mark.parametrize("sop_class", ["MG", "SC", "US"])
-def test_single_pictures_lead_to_png_whatever_layout_is_named(tmp_path, sop_class):
+def test_single_pictures_lead_to_layouts_of_pictures_where_a_volume_is_asked_for(tmp_path, sop_class):
     classes = {
         "MG": uid.DigitalMammographyXRayImageStorageForPresentation,
         "SC": uid.SecondaryCaptureImageStorage,
@@ -191,39 +189,11 @@ def test_single_pictures_lead_to_png_whatever_layout_is_named(tmp_path, sop_clas
     dataset.SOPClassUID = classes[sop_class]
     source = tmp_path / "s"
     save(dataset, source / "benign/a.dcm")
-    (source / "t.csv").write_text("filename,class,xmin,ymin,xmax,ymax\nbenign/a.dcm,x,1,1,5,5\n")
-    for more in ({}, {"layout": "folders"}, {"layout": "pairs"}, {"secondary_captures": "take"}):
-        options = {"layout": "dicom", "depth": 4} if "secondary_captures" in more or not more else {}
-        with pytest.raises(HalofeedError, match=r"single DICOM pictures are not read: save each as PNG"):
-            run_convert(source, tmp_path / "out", height=8, width=8, **options, **more)
-    with pytest.raises(HalofeedError, match=r"it is DICOM: single DICOM pictures are not read"):
-        run_convert(source / "t.csv", tmp_path / "out", layout="csv", height=8, width=8)
-
-
-def test_the_script_of_the_documentation_saves_single_pictures(tmp_path, monkeypatch):
-    page = (Path(__file__).parents[3] / "docs/troubleshooting.md").read_text()
-    script = re.search(r"```python\n(from pathlib.*?)```", page, re.DOTALL)
-    assert script
-    pixels = np.array([[0, 1, 4095]] * 2, np.uint16)
-    dark = image_dataset(pixels, position=None, modality="MG", more={"BitsStored": 12, "HighBit": 11})
-    dark.PhotometricInterpretation = "MONOCHROME1"
-    save(dark, tmp_path / "dicom/a/dark.dcm")
-    signed = image_dataset(
-        pixels.astype(np.int16) - 2048, position=None, more={"BitsStored": 12, "HighBit": 11}
-    )
-    save(signed, tmp_path / "dicom/signed.dcm")
-    palette = image_dataset(np.array([[0, 1]], np.uint8), position=None, modality="US", rescale=None)
-    palette.PhotometricInterpretation = "PALETTE COLOR"
-    for name, levels in {"Red": (0, 65535), "Green": (0, 25700), "Blue": (2570, 0)}.items():
-        setattr(palette, f"{name}PaletteColorLookupTableDescriptor", [2, 0, 16])
-        setattr(palette, f"{name}PaletteColorLookupTableData", np.array(levels, "<u2").tobytes())
-    save(palette, tmp_path / "dicom/1.2.3")
-    (tmp_path / "dicom/notes.txt").write_text("no picture")
-    monkeypatch.chdir(tmp_path)
-    exec(script[1], {})
-    assert np.array_equal(np.asarray(Image.open("png/1.2.3.png")), [[[0, 0, 10], [255, 100, 0]]])
-    assert np.array_equal(np.asarray(Image.open("png/a/dark.png")), 4095 - pixels)
-    assert np.array_equal(np.asarray(Image.open("png/signed.png")), pixels)
+    for more in ({"layout": "dicom"}, {"layout": "pairs"}, {"layout": "dicom", "secondary_captures": "take"}):
+        with pytest.raises(
+            HalofeedError, match=r"single DICOM pictures are read as pictures: leave --depth out"
+        ):
+            run_convert(source, tmp_path / "out", depth=4, height=8, width=8, **more)
 
 
 @pytest.mark.parametrize("empty", [True, False])

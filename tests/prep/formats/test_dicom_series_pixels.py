@@ -7,11 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pydicom
 import pytest
 from pydicom import uid
+from pydicom.encaps import encapsulate
 
 from halofeed.errors import SourceError
 from halofeed.prep.formats.dicom import headers as dicom_headers
+from halofeed.prep.formats.dicom.jpeg_xl import jpeg_xl_size
 from halofeed.prep.formats.dicom.mask_files import open_dicom_mask
 from halofeed.prep.formats.dicom.pixels import compressed_frames, decode_rle
 from halofeed.prep.formats.dicom.series import group_series
@@ -249,3 +252,45 @@ def test_damaged_masks_print_and_log_nothing(kind, tmp_path, capfd, caplog):
         last_wins(open_dicom_mask(LocalFiles(tmp_path), path.name, grid))
 
     assert_said_in_rejects_alone(path, range(9, 200, 3), read, capfd, caplog)
+
+
+def save_jpeg_xl(dataset: pydicom.Dataset, frame: bytes, path: Path, number: int) -> None:
+    """Write a file of this transfer syntax, which pydicom does not know, under one of equal length."""
+    dataset.PixelData = encapsulate([frame])
+    dataset["PixelData"].VR, dataset["PixelData"].is_undefined_length = "OB", True
+    dataset.file_meta.TransferSyntaxUID = uid.HTJ2KLossless
+    dataset.save_as(path, enforce_file_format=True)
+    new = f"1.2.840.10008.1.2.4.{number}".encode()
+    assert len(new) == len(uid.HTJ2KLossless)
+    path.write_bytes(path.read_bytes().replace(uid.HTJ2KLossless.encode(), new))
+
+
+@pytest.mark.parametrize("number", [110, 112])
+@pytest.mark.parametrize(("dtype", "bits"), [(np.uint8, 8), (np.uint16, 12), (np.uint16, 16)])
+def test_jpeg_xl_is_decoded_exactly_by_imagecodecs(tmp_path, number, dtype, bits):
+    imagecodecs = pytest.importorskip("imagecodecs")
+    pixels, path = stored_pixels(dtype, bits), tmp_path / "a.dcm"
+    made = image_dataset(pixels, bits_stored=bits, modality="MR", rescale=None)
+    save(made, path)
+    frame = imagecodecs.jpegxl_encode(pixels, lossless=True, bitspersample=bits)
+    save_jpeg_xl(made, frame, path, number)
+    np.testing.assert_array_equal(read_one(tmp_path), pixels)
+    other = imagecodecs.jpegxl_encode(np.zeros((3, 5), dtype), lossless=True)
+    for damaged in (frame[: len(frame) // 2], b"\xff\x0a", b"\0\0", other):
+        save_jpeg_xl(made, damaged, path, number)
+        with pytest.raises(SourceError):
+            read_one(tmp_path)
+    made.PixelRepresentation = 1
+    save_jpeg_xl(made, frame, path, number)
+    with pytest.raises(SourceError, match="JPEG XL of 1 x signed"):
+        read_one(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "shape", [(1, 1), (8, 8), (64, 80), (256, 256), (300, 400), (513, 1), (2000, 1000), (40, 9000)]
+)
+@pytest.mark.parametrize("container", [False, True])
+def test_the_size_of_a_jpeg_xl_is_read_from_its_first_bytes(shape, container):
+    imagecodecs = pytest.importorskip("imagecodecs")
+    frame = imagecodecs.jpegxl_encode(np.zeros(shape, np.uint8), usecontainer=container)
+    assert jpeg_xl_size(frame) == shape

@@ -182,6 +182,31 @@ def test_a_file_that_nothing_ties_to_the_patient_lies_as_itk_takes_it_or_by_choi
         open_scan(files, name, (), ScanOptions(unoriented="refuse"))
 
 
+@pytest.mark.parametrize(
+    ("ends", "centerings"),
+    [
+        (("10 20 30", "20 32 34.5"), "node node node"),
+        (("9 18.5 29.25", "21 33.5 35.25"), "cell cell cell"),
+        (("9 18.5 29.25", "21 33.5 35.25"), None),
+        (("10 18.5 30", "20 33.5 34.5"), "node cell node"),
+    ],
+)
+def test_the_ends_of_axes_give_the_voxel_size_where_no_spacings_do(
+    ends: tuple[str, str], centerings: str | None
+):
+    """The first and last samples of nodes, and the borders of the first and last cells; cells are the default."""
+    low, high = ends
+    given = {**NOTHING, "axis_mins": low, "axis_maxs": high, "centerings": centerings}
+    expected = {**NOTHING, "spacings": "2 3 1.5", "axis_mins": "10 20 30", "centerings": "node " * 3}
+    files = MemoryFiles({"a.nrrd": write_nrrd(ONES, **given), "b.nrrd": write_nrrd(ONES, **expected)})
+    np.testing.assert_allclose(open_scan(files, "a.nrrd").grid.affine, open_scan(files, "b.nrrd").grid.affine)
+    with pytest.raises(SourceError, match=r"voxel size is not given.*nor axis mins and axis maxs"):
+        open_scan(MemoryFiles({"a.nrrd": write_nrrd(ONES, **NOTHING, axis_mins=low)}), "a.nrrd")
+    swapped = {**given, "axis_mins": high, "axis_maxs": low}
+    with pytest.raises(SourceError, match="voxel size is negative"):
+        open_scan(MemoryFiles({"a.nrrd": write_nrrd(ONES, **swapped)}), "a.nrrd")
+
+
 PLAIN_WAYS = [
     {"AnatomicalOrientation": "RSA"},  # where the axes come from: to left, inferior, posterior
     *({"CenterOfRotation": "0 0 0"}, {"DistanceUnits": "mm"}, {"Modality": "MET_MOD_CT"}),

@@ -91,8 +91,7 @@ UNKNOWN = {
         {"image": {"file_name": "a.png"}, "annotations": [{"bbox": [1, 2, 3, 4]}]},
         "image, annotations",
     ),
-    "d.json": ({"dm_format_version": "1", "items": [{"image": {"path": "a.png"}}]}, "Datumaro"),
-    "set.ndjson": ({"type": "image", "file": "a.png"}, "type, file"),
+    "set.ndjson": ({"kind": "image", "url": "a.png"}, "kind, url"),
 }
 
 

@@ -187,3 +187,18 @@ def test_a_column_of_patients_that_is_not_called_group_is_an_attribute_for_share
     assert not list_references("csv", tmp_path, task="segmentation", missing_masks="prediction")[0].attributes
     write_files(tmp_path, {"t.csv": f"image,label,{column},group\na.nii,,1,2\n"})
     assert list_references("csv", tmp_path, task="segmentation", needs_groups=True)[0].group == "2"
+
+
+def test_a_pattern_chooses_masks_by_the_names_of_their_classes(tmp_path):
+    names = ("ct", "segmentations/lung_left", "segmentations/lung_right", "segmentations/liver")
+    files = make(tmp_path, *(f"s1/{name}.nii.gz" for name in names))
+    (found,) = (one for one in read(files, classes=("liver", "lung*")).values() if one.problem is None)
+    assert [name for name, _ in found.class_masks] == ["liver", "lung_left", "lung_right"]
+    assert values(files, classes=("liver", "lung*")) == {
+        0: "background",
+        1: "liver",
+        2: "lung_left",
+        3: "lung_right",
+    }
+    joined = read(files, map_classes=("lung*=lung",), classes=("lung",), several_masks="merge")
+    assert {one.problem[1] for one in joined.values() if one.problem} <= {"several masks of one class"}

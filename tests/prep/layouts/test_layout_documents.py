@@ -276,9 +276,8 @@ def test_tracks_of_cvat_are_the_boxes_of_frames_and_subsets_are_splits(tmp_path)
     assert {one.source: (one.split, told(one)) for one in listed} == {
         **dict(zip(names, [("train", many) for many in (boxes, boxes * 2, [], [])], strict=True)),
         "w/images/Val/b.png": ("Val", []),
-        "w/images/frame_000001.jpg": ("train", "track has no box on a frame"),
+        "w/images/frame_000001.jpg": ("train", boxes),
         "w/annotations.xml#frame_000000": ("train", "image file not found"),
-        "w/annotations.xml#frame_000002": ("train", "image file not found"),
     }
 
 
@@ -289,6 +288,7 @@ def test_labels_of_kitti_belong_to_the_images_of_their_folder_and_dont_care_is_n
     (one, other) = list_references("kitti", tmp_path)
     assert told(one) == [("Car", 1, 2, 9, 8), ("Van", 1, 2, 9, 8)] and one.split == "training" and one.notes
     assert [(box.occluded, box.truncated) for box in one.boxes] == [(False, False), (True, True)]
+    assert one.ignored_regions == ((2, 1, 8, 9),)
     assert (other.source, told(other)) == ("training/image_3/1.png", "image has no annotation")
 
 

@@ -39,15 +39,15 @@ def test_first_folder_is_a_split_only_where_all_first_folders_are_named_so(tmp_p
 
 
 def test_nothing_that_could_be_an_image_is_lost_quietly(tmp_path):
-    pictures = "hat/1.jpg hat/2 hat/3.heic hat/4.AVIF 5.jxl hat/6.psd 0.jpg hat/source-1.jpg"
+    pictures = "hat/1.jpg hat/2 hat/3.jp2 hat/4.J2K 5.jxl hat/6.psd 0.jpg hat/source-1.jpg"
     files = make(tmp_path, *pictures.split(), "notes.txt", "hat/README.md", "labels.csv", "x.dat")
     problems = {source: reference.problem for source, reference in read(files).items()}
     assert problems == {
         **dict.fromkeys(("hat/1.jpg", "hat/source-1.jpg"), None),
         **dict.fromkeys(("0.jpg", "5.jxl"), ("selection", "image lies in no class folder", "")),
         **dict.fromkeys(("hat/2", "hat/6.psd", "x.dat"), ("selection", "not an image file name", "")),
-        "hat/3.heic": ("decode", "format not supported", ".heic; convert it to JPEG or PNG first"),
-        "hat/4.AVIF": ("decode", "format not supported", ".avif; convert it to JPEG or PNG first"),
+        "hat/3.jp2": ("decode", "format not supported", ".jp2; convert it to JPEG or PNG first"),
+        "hat/4.J2K": ("decode", "format not supported", ".j2k; convert it to JPEG or PNG first"),
     }
 
 
@@ -251,7 +251,7 @@ REFUSED = [  # layouts, files of a folder, and what each says of it
     ("csv", PLAIN_CLASSES, "no .csv .*for a class each, take --layout folders"),
     ("coco", {"deep/er/i.json": COCO, "a.jpg": ""}, "name the file itself$"),
     ("folders coco voc csv", DOTA, "DOTA.*take --layout dota"),
-    ("folders coco voc csv", BDD, "BDD100K.*which halofeed does not read"),
+    ("folders coco voc csv", BDD, "BDD100K.*take --layout bdd100k"),
 ]
 
 

@@ -112,7 +112,8 @@ def test_a_color_picture_holds_the_three_channels_of_its_case(tmp_path, channels
         ({"file_ending": None}, "file_ending: expected such as .nii.gz; found channel_names"),
         ({"numTraining": True}, "numTraining: expected the number"),
         ({"numTraining": 3}, "numTraining is 3, and imagesTr holds 1 case"),
-        ({"dataset": {}}, "lists of files are not followed"),
+        ({"dataset": []}, "dataset: expected"),
+        ({"dataset": {}}, "numTraining is 1, and dataset lists 0 cases"),
     ],
 )
 def test_what_dataset_json_says_amiss_is_refused_with_the_cure(tmp_path, more, words):
@@ -326,3 +327,46 @@ def test_a_missing_file_and_channels_with_gaps_are_refused(tmp_path):
     files = write_msd(tmp_path, document([], modality={"0": "T1", "2": "T2"}))
     with pytest.raises(AnnotationsError, match="modality: expected"):
         msd.channel_names(files, None)
+
+
+def test_listed_files_of_cases_lie_in_any_folder(tmp_path, monkeypatch):
+    """nnU-Net's key `dataset`: paths relative to dataset.json, with variables of the environment."""
+    monkeypatch.setenv("SCANS", "scans")
+    listed = {
+        "a": {"images": ["scans/a/t1.nii.gz", "./scans/a/flair.nii.gz"], "label": "drawn/a.nii.gz"},
+        "b": {
+            "images": ["$SCANS/b/t1.nii.gz", str(tmp_path / "scans/b/flair.nii.gz")],
+            "label": "drawn/b.nii.gz",
+        },
+        "one": {"images": ["scans/e/t1.nii.gz"], "label": "drawn/e.nii.gz"},
+        "gone": {"images": ["scans/c/t1.nii.gz", "scans/c/flair.nii.gz"], "label": "drawn/c.nii.gz"},
+        "text": {"images": "scans/a/t1.nii.gz", "label": "drawn/a.nii.gz"},
+        "unlabeled": {"images": ["scans/d/t1.nii.gz", "scans/d/flair.nii.gz"]},
+    }
+    scans = [f"scans/{name}/{channel}.nii.gz" for name in "abd" for channel in ("t1", "flair")]
+    scans += ["scans/e/t1.nii.gz", "drawn/e.nii.gz"]
+    files = write(
+        tmp_path,
+        6,
+        *scans,
+        "drawn/a.nii.gz",
+        "drawn/b.nii.gz",
+        "other.nii.gz",
+        *case("t", "imagesTs"),
+        dataset=listed,
+    )
+    references = read(files)
+    good = {source: (one.channels, one.mask) for source, one in references.items() if one.problem is None}
+    assert good == {
+        "scans/a/t1.nii.gz": (("scans/a/flair.nii.gz",), "drawn/a.nii.gz"),
+        "scans/b/t1.nii.gz": (("scans/b/flair.nii.gz",), "drawn/b.nii.gz"),
+        "imagesTs/t_0000.nii.gz": (("imagesTs/t_0001.nii.gz",), None),
+    }
+    problems = {source: one.problem[1] for source, one in references.items() if one.problem is not None}
+    assert problems == {
+        "dataset.json#dataset[gone]": "image file not found",
+        "dataset.json#dataset[text]": "entry names no image",
+        "scans/d/t1.nii.gz": "image has no label",
+        "other.nii.gz": "file is not in dataset.json",
+        "scans/e/t1.nii.gz": "channel is missing",
+    }

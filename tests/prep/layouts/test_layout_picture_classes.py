@@ -7,6 +7,9 @@ import json
 import pytest
 
 from halofeed.errors import AnnotationsError
+from halofeed.prep.annotations.contract import LayoutOptions, as_listing
+from halofeed.prep.layouts import find_layout
+from halofeed.prep.sources.files import LocalFiles
 from tests.support.annotation_writer import draw
 from tests.support.layout_references import list_references, write_files
 
@@ -208,3 +211,79 @@ def test_a_tag_of_pictures_with_boxes_of_other_classes_is_an_attribute(tmp_path,
     found = read(tmp_path, case, pictures)
     assert [len(found[name].boxes) for name in pictures] == [1, 0, 1]
     assert all("night" in found[name].notes[-1] for name in ("1.png", "2.png"))
+
+
+def camera_traps(root, **options):
+    """Pictures of two places: a cat with a box, a cat without one, an empty one, and one with a cat and a dog."""
+    names = ("cat.png", "far.png", "empty.png", "both.png")
+    classes = (("cat",), ("cat",), ("empty",), ("cat", "dog"))
+    categories = {"empty": 0, "cat": 5, "dog": 9, "hare": 11}
+    annotations = [
+        {"image_id": name, "category_id": categories[one], **({"bbox": [10, 20, 30, 40]} if place else {})}
+        for name, some, place in zip(names, classes, (True, False, False, True), strict=True)
+        for one in some
+    ]
+    document = {
+        "images": [{"id": name, "file_name": name, "location": name[0] < "e"} for name in names],
+        "annotations": [{"id": number, **one} for number, one in enumerate(annotations)],
+        "categories": [{"id": number, "name": name} for name, number in categories.items()],
+    }
+    draw(root, *names, size=(64, 96))
+    write_files(root, {"camtrap.json": json.dumps(document)})
+    return {one.source: one for one in list_references("coco", root, **options)}
+
+
+def test_camera_traps_with_some_boxes_give_classes_or_boxes(tmp_path):
+    found = camera_traps(tmp_path)
+    assert {name: one.boxes and [box.label for box in one.boxes] for name, one in found.items()} == {
+        "cat.png": ["cat"],
+        "far.png": None,
+        "empty.png": (),
+        "both.png": ["cat", "dog"],
+    }
+    assert "--task classification" in found["far.png"].problem[2]
+    found = camera_traps(tmp_path, task="classification")
+    assert {name: one.label for name, one in found.items() if not one.problem} == {
+        "cat.png": "cat",
+        "far.png": "cat",
+        "empty.png": "empty",
+    }
+    assert "--several-classes keep" in found["both.png"].problem[2]
+    found = camera_traps(tmp_path, task="classification", several_classes="keep")
+    assert found["both.png"].labels == ("cat", "dog") and found["empty.png"].labels == ("empty",)
+
+
+def list_classes(layout, root, **options):
+    """The classes that a layout returns, by their values."""
+    files = LocalFiles(root)
+    listing = as_listing(find_layout(layout).list_references(files, files, None, LayoutOptions(**options)))
+    while True:
+        try:
+            next(listing)
+        except StopIteration as end:
+            return end.value()
+
+
+def test_a_category_of_pictures_without_objects_is_no_class_of_objects(tmp_path):
+    camera_traps(tmp_path)
+    assert list_classes("coco", tmp_path) == {1: "cat", 2: "dog", 3: "hare"}
+    assert list(list_classes("coco", tmp_path, task="classification").values()) == [
+        "empty",
+        "cat",
+        "dog",
+        "hare",
+    ]
+
+
+def test_a_coco_file_of_pictures_alone_does_not_stop_those_of_other_splits(tmp_path):
+    pictures = {f"{number}.png": (["cat" if number % 2 else "dog"], []) for number in range(4)}
+    (document,) = coco(pictures).values()
+    draw(tmp_path, *pictures, "4.png", size=(64, 96))
+    bare = {"images": [{"id": 9, "file_name": "4.png"}], "info": {}}
+    write_files(tmp_path, {"train2019.json": json.dumps(document), "test2019.json": json.dumps(bare)})
+    found = {one.source: one for one in list_references("coco", tmp_path)}
+    assert [found[name].label for name in pictures] == ["dog", "cat", "dog", "cat"]
+    assert found["4.png"].problem[1] == "image has no annotation"
+    (tmp_path / "train2019.json").write_text(json.dumps(bare))
+    with pytest.raises(AnnotationsError, match="annotations is no list"):
+        list_references("coco", tmp_path)

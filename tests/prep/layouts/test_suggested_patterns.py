@@ -90,6 +90,16 @@ PICTURES = {
         "000 001",
         "left/{split}/{group}/{id}_left.png fine/{split}/{group}/{id}_ids.png",
     ),
+    "a split at the begin of a longer word": (
+        {
+            "train__X.png": photo,
+            "trainannot__X.png": drawing,
+            "val__aX.png": photo,
+            "valannot__aX.png": drawing,
+        },
+        "000 001",
+        "{split}/{id}.png {split}annot/{id}.png",
+    ),
     "a split in the folder's name": (
         {
             "train_img__aX.jpg": photo,

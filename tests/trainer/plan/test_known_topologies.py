@@ -3,6 +3,7 @@
 libtpu is asked, so an update that brings a generation fails a test here until `GENERATIONS` has its figures.
 """
 
+import dataclasses
 import importlib.util
 import json
 import os
@@ -187,6 +188,26 @@ def test_unet3d_small_is_planned_with_the_memory_that_the_compiler_reports(
     (answers,) = (one for one in known["generations"] if one["name"] == generation)
     assert split["fits"] and memory["total"] < answers["program_bytes"]
     assert split["bound"]["step"] > 0 and plan["recommended"] == 4
+
+
+# libtpu 0.0.42.1 lists the devices of the largest slice of TPU7x and ends with a signal while it compiles for them; a
+# plan says so. No test asks it for that.
+NOT_COMPILED = {"tpu7x-16384"}
+SLICES = [name for generation in GENERATIONS for name in slices_of(generation) if name not in NOT_COMPILED]
+
+
+@needs_tpu_compiler
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("name", SLICES)
+def test_unet3d_small_is_planned_on_every_slice(name: str, cache: CompileCache) -> None:
+    topology = topology_named(name)
+    cores = min(4, topology.devices)
+    asked = dataclasses.replace(asked_of("v5e"), topology=name)
+    plan = plan_config(asked, cores=(cores,), images_per_replica=1, cache=cache)
+    (split,) = plan["splits"]
+    assert split["fits"] and plan["recommended"] == cores, split
+    assert (split["replicas"], split["batch_size"]) == (topology.devices // cores,) * 2
+    assert 0 < split["memory"]["total"] < topology.chip.memory_bytes and split["bound"]["step"] > 0
 
 
 def compiled(request: Request, folder: Path) -> dict[str, int]:

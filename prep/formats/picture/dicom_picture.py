@@ -1,0 +1,132 @@
+"""Reader of single DICOM pictures: radiographs, mammograms, ultrasound, angiograms, secondary captures.
+
+Gray values are displayed as `halofeed.prep.formats.dicom.display_values` says: modality LUT, VOI LUT or window,
+MONOCHROME1. Colors become red, green and blue. Each frame of a file is a picture.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from halofeed.prep.formats.dicom import headers
+from halofeed.prep.formats.dicom.color_pixels import read_colors
+from halofeed.prep.formats.dicom.display_values import GrayPlan, plan_gray
+from halofeed.prep.formats.dicom.picture_header import GRAY, PALETTE, PictureHeader, read_picture_header
+from halofeed.prep.formats.dicom.pixels import (
+    PLUGINS,
+    SLICE_BIT_DEPTHS,
+    extract_values,
+    read_frames,
+)
+from halofeed.prep.formats.dicom.values import padding_mask
+from halofeed.prep.formats.picture.image import (
+    BURNED_IN_TEXT,
+    IGNORED_WINDOWS,
+    INVERTED,
+    NARROW_VALUES,
+    OVERLAYS_LEFT_OUT,
+    PADDING_IN_BLACK,
+    SEVERAL_VIEWS,
+    MemoryEstimate,
+    OpenedImage,
+    Raster,
+    ReadOptions,
+    estimate_decoding,
+)
+
+BIT_DEPTHS = (1, *SLICE_BIT_DEPTHS)
+_NARROW = 1 << 14
+"""Levels of 65536 below which a range of values is narrow."""
+_PLAIN_BYTES, _COMPRESSED_BYTES = 8, 20
+"""Bytes per sample while a frame is decoded and converted: 6 and 8 measured for gray, 2 for colors. OpenJPEG takes 4
+bytes per value and more beside these.
+"""
+
+
+def open_dicom(data: bytes) -> OpenedImage:
+    """Open a DICOM picture, at its first frame and with its first window.
+
+    Raises:
+        SourceError: the header is damaged, or the file holds no picture. `load` also reports damaged pixels.
+    """
+    header, body = read_picture_header(data)
+    inflated_bytes = 0 if body is data else len(body)
+    return _opened(header, body, inflated_bytes, ReadOptions(), 0)
+
+
+def _opened(
+    header: PictureHeader, body: bytes, inflated_bytes: int, options: ReadOptions, frame: int
+) -> OpenedImage:
+    estimate = _estimate(header, inflated_bytes)
+    return OpenedImage(
+        stored_size=header.stored.size,
+        orientation=1,
+        estimate=lambda *_: estimate,
+        load=lambda *_: _load(header, body, options, frame),
+        frames=len(header.frames),
+        opened_for=lambda chosen, number: _opened(header, body, inflated_bytes, chosen, number),
+    )
+
+
+def _estimate(header: PictureHeader, inflated_bytes: int) -> MemoryEstimate:
+    has_bytes = header.stored.bits_stored <= 8 and header.color not in (*GRAY, PALETTE)
+    sample_bytes = _COMPRESSED_BYTES if header.syntax in PLUGINS else _PLAIN_BYTES
+    return estimate_decoding(
+        header.stored.size,
+        1 if header.is_gray else 3,
+        1 if has_bytes else 2,
+        extra_pixel_bytes=header.stored.samples * sample_bytes,
+        held_bytes=inflated_bytes,
+    )
+
+
+def _load(header: PictureHeader, body: bytes, options: ReadOptions, frame: int) -> Raster:
+    reader = read_frames(body, header, BIT_DEPTHS)
+    notes = tuple(_header_notes(header))
+    if not header.is_gray:
+        return Raster(pixels=read_colors(header, reader, frame), notes=notes, fills_depth=True)
+    plan = plan_gray(header, frame, options.window)
+    words, near = reader.words(frame)
+    values = extract_values(words, header.stored)
+    levels = plan.levels(values)
+    shown = levels
+    if header.stored.padding is not None:
+        padding = padding_mask(words, values, header.stored, near)
+        shown = levels[~padding]
+        # The background of the display, whatever gray the value would be (PS3.3 C.7.5.1.1.2).
+        if levels[padding].any():
+            levels[padding] = 0
+            notes += (PADDING_IN_BLACK,)
+    return Raster(
+        pixels=np.ascontiguousarray(levels[..., None]),
+        notes=(*notes, *_plan_notes(plan, options), *_value_notes(shown, plan, options)),
+        fills_depth=plan.fills_depth,
+    )
+
+
+def _header_notes(header: PictureHeader) -> Iterator[str]:
+    if headers.text(header.elements, headers.BURNED_IN).upper() == "YES":
+        yield BURNED_IN_TEXT
+    if any(tag in header.elements for tag in headers.OVERLAY_ROWS):
+        yield OVERLAYS_LEFT_OUT
+
+
+def _value_notes(levels: NDArray[Any], plan: GrayPlan, options: ReadOptions) -> Iterator[str]:
+    """Yield the note on a picture whose values would become few of 256 levels."""
+    if plan.view is not None or plan.is_plain or not plan.fills_depth or options.dtype != "uint8":
+        return
+    if levels.size and 0 < int(levels.max()) - int(levels.min()) < _NARROW:
+        yield NARROW_VALUES
+
+
+def _plan_notes(plan: GrayPlan, options: ReadOptions) -> Iterator[str]:
+    if plan.inverted:
+        yield INVERTED
+    if plan.views > 1 and options.window is None:
+        yield SEVERAL_VIEWS
+    if plan.ignored_windows:
+        yield IGNORED_WINDOWS

@@ -1,0 +1,141 @@
+"""Reader of SageMaker's manifests, of Ground Truth and Rekognition Custom Labels, and of its JSON for each picture.
+
+The rules are those of Amazon (docs.aws.amazon.com/sagemaker: "Augmented manifest file", "Output data", and "Object
+detection", "Input/output interface").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from halofeed.prep.annotations.annotation_tools import DocumentContent, DocumentFormat, FilePicture
+from halofeed.prep.annotations.class_names import shorten_list
+from halofeed.prep.annotations.contract import LayoutOptions
+from halofeed.prep.annotations.documents import as_list, as_mapping, parse_json_document, parse_json_lines
+from halofeed.prep.annotations.written_boxes import class_of, numbers_of, rectangle_of
+from halofeed.prep.sources.example import Box
+from halofeed.system.errors import SourceError
+
+_META = "-metadata"
+_OBJECTS, _CLASS, _CLASSES = "object-detection", "image-classification", "image-classification-multilabel"
+_COLORS = "semantic-segmentation"
+_TOP_SIZE = ("left", "top", "width", "height")
+
+
+def _read_sagemaker(path: str, data: bytes) -> DocumentContent | None:
+    if path.lower().endswith(".json") and (one := _sagemaker_document(path, data)) is not None:
+        return one
+    if b'"source-ref"' not in data:
+        return None
+    classes: dict[int, str] = {}
+    pictures = [_manifest_picture(number, as_mapping(one), classes) for number, one in parse_json_lines(data)]
+    return DocumentContent(pictures=pictures, classes=[name for _, name in sorted(classes.items())])
+
+
+def _sagemaker_document(path: str, data: bytes) -> DocumentContent | None:
+    """Return the picture of a JSON file of the built-in algorithm; None for another file."""
+    if b'"class_id"' not in data or b'"source-ref"' in data:
+        return None
+    document = as_mapping(parse_json_document(data))
+    if not {"file", "annotations"} <= document.keys():
+        return None
+    names = {
+        one["class_id"]: str(one.get("name"))
+        for one in map(as_mapping, as_list(document.get("categories")))
+        if isinstance(one.get("class_id"), int)
+    }
+    picture = FilePicture(
+        name=str(document["file"]),
+        folders=("../train", "../validation"),
+        size=_size_of(document),
+        objects=[(one, names) for one in as_list(document["annotations"])],
+    )
+    return DocumentContent(pictures=[picture], classes=[name for _, name in sorted(names.items())])
+
+
+def _size_of(value: Mapping[str, Any]) -> tuple[Any, Any]:
+    size = as_mapping(next(iter(as_list(value.get("image_size"))), None))
+    return size.get("height"), size.get("width")
+
+
+def _manifest_picture(number: int, line: Mapping[str, Any], classes: dict[int, str]) -> FilePicture:
+    """Return the picture of a line; the names of its classes are added to `classes`."""
+    reference = line.get("source-ref")
+    if not isinstance(reference, str):
+        fault = SourceError("annotation", "line has no source-ref", f"line {number}: {shorten_list(line)}")
+        return FilePicture(name="", stem=f"line {number}", fault=fault)
+    name = unquote(urlsplit(reference).path).lstrip("/")
+    try:
+        key, kind = _labeled_attribute(line, number)
+    except SourceError as error:
+        return FilePicture(name=name, fault=error)
+    value, meta = line.get(key), as_mapping(line.get(f"{key}{_META}"))
+    names = {int(at): str(text) for at, text in as_mapping(meta.get("class-map")).items() if at.isdecimal()}
+    classes |= names
+    if kind == _OBJECTS:
+        boxes = as_mapping(value)
+        return FilePicture(
+            name=name,
+            size=_size_of(boxes),
+            objects=[(one, names) for one in as_list(boxes.get("annotations"))],
+            attributes=line,
+        )
+    given = meta.get("class-name")
+    numbers: list[Any] = as_list(value) if kind == _CLASSES else [value]
+    named = [given] if isinstance(given, str) else [names.get(one, str(one)) for one in numbers]
+    return FilePicture(name=name, classes=named, attributes=line)
+
+
+def _labeled_attribute(line: Mapping[str, Any], number: int) -> tuple[str, str]:
+    """Return the only attribute with boxes or classes, and its type; raise SourceError if there is another number."""
+    kinds = {
+        key.removesuffix(_META): str(as_mapping(meta).get("type")).removeprefix("groundtruth/")
+        for key, meta in line.items()
+        if key.endswith(_META)
+    }
+    found = [(key, kind) for key, kind in kinds.items() if kind in (_OBJECTS, _CLASS, _CLASSES)]
+    failed = [key for key, _ in found if "failure-reason" in as_mapping(line.get(f"{key}{_META}"))]
+    if len(found) - len(failed) == 1:
+        return next(one for one in found if one[0] not in failed)
+    if len(found) > 1:
+        detail = f"line {number}: {shorten_list([key for key, _ in found])}; keep one of them in the manifest"
+        raise SourceError("annotation", "line has several labels", detail)
+    colors = [key for key, kind in kinds.items() if kind == _COLORS]
+    if colors:
+        raise _of_colors(as_mapping(line.get(f"{colors[0]}{_META}")), number)
+    reason = f"line {number}: " + (f"{failed[0]} failed" if failed else "no attribute with boxes or classes")
+    raise SourceError("selection", "image has no annotation", reason)
+
+
+def _of_colors(meta: Mapping[str, Any], number: int) -> SourceError:
+    """Return the error about a label image, with the option that names its colors."""
+    pairs = map(as_mapping, as_mapping(meta.get("internal-color-map")).values())
+    colors = [f"{str(one.get('hex-color')).lstrip('#')}={one.get('class-name')}" for one in pairs]
+    detail = f"line {number}: take --layout pairs with --label-colors '{','.join(colors)}' on the downloaded pictures"
+    return SourceError("annotation", "label is a picture in color", detail)
+
+
+def _box_of_sagemaker(written: tuple[Any, Mapping[int, str]], what: str, options: LayoutOptions) -> Box:
+    one, names = as_mapping(written[0]), written[1]
+    number = one.get("class_id")
+    # Without a table of classes, their numbers are all that the file says.
+    name = str(number)
+    if names:
+        name = names.get(number, "") if isinstance(number, int) else ""
+    label = class_of(name, f"{what}: class_id is {number!r:.20}")
+    sides = numbers_of(map(one.get, _TOP_SIZE), f"{what} {label!r}")
+    return rectangle_of(label, sides, f"{what} {label!r}", options, form="corner-size")
+
+
+SAGEMAKER = DocumentFormat(
+    layout="sagemaker",
+    summary="SageMaker Ground Truth and Rekognition: manifests with source-ref and boxes or classes",
+    extensions=(".manifest", ".jsonl", ".json"),
+    expected="a manifest of SageMaker: lines with source-ref, and an attribute with its metadata and their type",
+    read=_read_sagemaker,
+    box_of=_box_of_sagemaker,
+    has_masks=False,
+    has_classes=True,
+)
