@@ -49,7 +49,7 @@ def main(folder: Path) -> None:
             losses.append(float(outputs["loss"]))
 
     trainer = pytorch_lightning.Trainer(
-        max_steps=12,
+        max_steps=10,
         accelerator="cpu",
         logger=False,
         enable_checkpointing=False,

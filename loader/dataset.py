@@ -405,11 +405,11 @@ class Loader(Stream):
         other._filler = other._filler_of(assembler, split_bytes, self._filler.skipped)
         return other
 
-    def with_probability(self, kind: type[Combination], probability: float) -> Loader:
-        """Return the same stream, whose augmentations of a kind that have a `probability` are applied with this one."""
+    def without_combinations(self) -> Loader:
+        """Return the same stream, whose mosaics and mixes have a probability of 0: it shows single pictures."""
         changed = [
-            dataclasses.replace(one, probability=probability)  # type: ignore[type-var]
-            if isinstance(one, kind) and hasattr(one, "probability")
+            dataclasses.replace(one, probability=0.0)  # type: ignore[type-var]
+            if isinstance(one, Combination) and hasattr(one, "probability")
             else one
             for one in self._content.augmentations
         ]

@@ -106,7 +106,8 @@ def normalized_images(
         pool: memory for the result.
     """
     levels = np.arange(256, dtype=np.float32)[:, None] * np.float32(1.0 / 255)
-    table = (levels - np.array(MEAN, np.float32)) / np.array(STANDARD_DEVIATION, np.float32)
+    table: NDArray[np.float32] = levels - np.array(MEAN, np.float32)
+    table /= np.array(STANDARD_DEVIATION, np.float32)
     normalized = pool.empty(images.shape, np.float32)
     outside = np.zeros(images.shape[:3], np.bool_)
     rows = zip(images, normalized, outside, sizes.tolist(), strict=True)

@@ -11,7 +11,6 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.loader.augment import Combination
 from halofeed.loader.batch import ID, SIZE, Batch, join_id
 from halofeed.loader.dataset import Loader
 from halofeed.loader.forms.epoch_batches import EpochBatches, with_fields
@@ -103,7 +102,7 @@ class UltralyticsBatches(EpochBatches[dict[str, Any]]):
     def without_combinations(self) -> None:
         """Show single pictures from now on, each fitted into the frame of the mosaic."""
         assert isinstance(self.loader, Loader)
-        self.loader = self.loader.with_probability(Combination, 0.0).by_epoch()
+        self.loader = self.loader.without_combinations().by_epoch()
 
 
 class LabelledRecords:
@@ -158,7 +157,9 @@ class _Form:
         if MASKS in batch:
             objects, masks, semantic = overlapping_masks(batch[MASKS], objects, len(batch[IMAGE]))
             found |= {"masks": torch.from_numpy(masks), "sem_masks": torch.from_numpy(semantic)}
-        boxes = center_boxes(objects.boxes / np.array([*shape[::-1], *shape[::-1]], np.float32))
+        sides: NDArray[np.float32] = np.array([*shape[::-1], *shape[::-1]], np.float32)
+        shares: NDArray[np.float32] = np.divide(objects.boxes, sides, dtype=np.float32)
+        boxes = center_boxes(shares)
         found["cls"] = torch.from_numpy(objects.classes[:, None].astype(np.float32))
         found["bboxes"] = torch.from_numpy(boxes)
         found["batch_idx"] = torch.from_numpy(objects.row.astype(np.float32))
