@@ -72,7 +72,9 @@ def _add_saved_convert(parser: CommandParser) -> None:
 def _add_convert_options(parser: CommandParser, rows: Iterable[Option], layouts: Mapping[str, str]) -> None:
     from halofeed.prep.options.option import HELP_GROUPS
 
-    names = textwrap.fill(", ".join(layouts), HELP_COLUMNS - 2, initial_indent="  ", subsequent_indent="  ")
+    # A name that is broken at its hyphen could not be copied.
+    lines = textwrap.wrap(", ".join(layouts), HELP_COLUMNS - 2, break_on_hyphens=False)
+    names = textwrap.indent("\n".join(lines), "  ")
     summaries = "\n".join(f"  {name:<12} {summary}" for name, summary in layouts.items())
     parser.epilog = f"layouts, which --help-all describes:\n{names}\n{_END}"
     parser.full_epilog = f"layouts:\n{summaries}\n{_MORE_EXAMPLES}{_END}"

@@ -27,7 +27,7 @@ from halofeed.trainer.data import EvaluationSource
 from halofeed.trainer.distributed import is_chief
 from halofeed.trainer.record_metadata import SplitMetadata
 from halofeed.trainer.run_folder import write_json
-from halofeed.trainer.run_progress import COMPILING, duration
+from halofeed.trainer.run_progress import COMPILING, time_text
 from halofeed.trainer.source_grid import most_probable
 from halofeed.trainer.step import TrainingSetup, Variables, compile_prediction, to_host
 from halofeed.trainer.task import Host, Metrics, valid_host
@@ -134,7 +134,7 @@ class _Progress:
 
     def _text(self, elapsed: float) -> str:
         left = elapsed * (self._records - self._done) / self._done
-        return f"predicted {self._done:,} of {plural(self._records, 'record')}, {duration(left)} left"
+        return f"predicted {self._done:,} of {plural(self._records, 'record')}, {time_text(left)} left"
 
     def close(self) -> None:
         self._line.close()

@@ -178,11 +178,11 @@ class Progress:
         if self._done > 1:
             text += (
                 f"  {self.images_per_second():.1f} images/s  input {self.waiting_share():.0%}"
-                f"  {duration(self._time_left(step))} left"
+                f"  {time_text(self._time_left(step))} left"
             )
         else:
             # The first step may be slower than the others, but in a slow run the second one comes late.
-            text += f"  about {duration((self._config.steps - step) * seconds)} left"
+            text += f"  about {time_text((self._config.steps - step) * seconds)} left"
         if self._in_place:
             write_if_possible(self._stream, f"\r\x1b[K{text}")
         elif self._is_line_due(step):
@@ -214,8 +214,8 @@ class Progress:
         count = self._config.steps - self._start
         steps = f"the {count:,} steps of this run" if not self._start else f"the other {count:,} steps"
         self.say(
-            f"{steps} take about {duration(count * each)}: {each:.3g} s each, by the first {self._done:,}, after "
-            f"{self._compiling}; {duration(left)} left, and evaluations and checkpoints come on top"
+            f"{steps} take about {time_text(count * each)}: {each:.3g} s each, by the first {self._done:,}, after "
+            f"{self._compiling}; {time_text(left)} left, and evaluations and checkpoints come on top"
         )
 
     def images_per_second(self) -> float:
@@ -235,10 +235,10 @@ class Progress:
         return (self._config.steps - step) * self._working / max(1, self._done - 1)
 
 
-def duration(seconds: float) -> str:
+def time_text(seconds: float) -> str:
     """Format seconds for people.
 
-    >>> [duration(seconds) for seconds in (8.4, 125, 7325)]
+    >>> [time_text(seconds) for seconds in (8.4, 125, 7325)]
     ['8 s', '2:05 min', '2:02 h']
     """
     total = round(seconds)

@@ -345,9 +345,10 @@ def _detect_dataset_json(files: ListedFiles, paths: Sequence[str]) -> Hint | Non
 
 
 def _detect_datalist(files: ListedFiles, paths: Sequence[str]) -> Hint | None:
-    """Detect a datalist of MONAI, JSON of any name."""
+    """Detect a datalist of MONAI, JSON of any name; dataset.json of the Decathlon and nnU-Net 1 has such lists too."""
+    known = _detect_dataset_json(files, paths)
     for path, text in read_heads(files, paths, ".json"):
-        if is_datalist(text):
+        if is_datalist(text) and (known is None or basename(path) != "dataset.json"):
             return hint_of_layout(f"{path} is a datalist of MONAI", "monai")
     return None
 

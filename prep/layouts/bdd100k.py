@@ -45,7 +45,7 @@ _CURVE_STEPS = 8
 
 @dataclass(kw_only=True)
 class _Evidence:
-    """What the labels of all files of a source have in common; it is complete once all files are read.
+    """Facts that the labels of all files of a source share, complete once all files are read.
 
     Args:
         boxed: for each class, whether any label of it has a box.

@@ -62,6 +62,7 @@ class ClipOptions:
         "brought to --frames x --height x --width; for segmentation each frame needs a mask (a folder of PNG files, "
         "or an animated PNG, GIF or lossless WebP)",
         least=1,
+        brief="frames of a record; every source is a clip",
         group=SHAPE,
     )
     frame_stride: int | None = option(
