@@ -331,6 +331,7 @@ def read_with_cityscapes(folder: str) -> Objects:
             if not one.deleted and name is not None and name2label[name].hasInstances:
                 x, y = zip(*one.polygon, strict=True)
                 objects.append([name, min(x), min(y), max(x), max(y)])
+    return found
 
 
 def scan_name(path: str) -> str:
