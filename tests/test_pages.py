@@ -20,7 +20,8 @@ NOT_RUN = {"datasets.md": "tests/prep/layouts/test_datasets.py", "extending.md":
 BLOCK = re.compile(r"(<!-- not run: [^>]+ -->\n)?^```(python|bash)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 DRAW = """
 from pathlib import Path; from drawn import draw_all; from drawn_large import draw_large
-draw_all(Path()); draw_large(Path())
+from tests.support.scan_box_sets import draw_luna
+draw_all(Path()); draw_large(Path()); draw_luna(Path("luna16"), 10)
 """
 EXAMPLES = [path for path in sorted((ROOT / "examples").glob("*.*")) if path.stem != "drawn"]
 UPLOAD = """

@@ -66,7 +66,7 @@ def rf_detr(
     if image.dtype != np.uint8 or image.shape[-1] != 3:
         raise UsageError(
             f"torch.rf_detr: expected 8-bit colors, got {image.dtype} with {image.shape[-1]} channels; convert with "
-            "--channels 3 and without --store"
+            "--channels 3 --dtype uint8"
         )
     numbers, names = class_numbers(labels_of(stream))
     return EpochBatches(

@@ -217,7 +217,8 @@ def check_same_space(image: Grid, mask: Grid, tolerance_voxels: float = GRID_TOL
 def plan_part(whole: Grid, part: Grid, tolerance_voxels: float = GRID_TOLERANCE_VOXELS) -> VolumePlan | None:
     """Plan to pad a volume that has some of the voxels of another grid to all of them; None for any other volume.
 
-    The grid of the part has the axes of the whole grid, in their order, and an offset of whole voxels:
+    The grid of the part has the axes of the whole grid, in their order, and an offset of whole voxels. Along at least
+    one axis it begins and ends inside:
 
         whole   · · · · · · · ·            part   o o o            result   0 0 0 o o o 0 0
                       o o o
@@ -234,7 +235,13 @@ def plan_part(whole: Grid, part: Grid, tolerance_voxels: float = GRID_TOLERANCE_
     first = np.linalg.solve(whole.affine, part.affine)[:3, 3]
     start = np.rint(first)
     sizes = np.array(part.shape)
-    if (start < 0).any() or (start + sizes > whole.shape).any():
+    end = start + sizes
+    if (start < 0).any() or (end > whole.shape).any():
+        return None
+    # A label that lost slices, and kept its header, looks like a part at one end of the scan. Only a part that begins
+    # and ends inside, along an axis, shows that its program wrote where it lies.
+    inside = (start > 0) & (end < whole.shape)
+    if not inside.any():
         return None
     same = Grid(shape=part.shape, affine=whole.affine.copy())
     same.affine[:3, 3] = whole.to_mm(start)

@@ -197,7 +197,11 @@ ADVICE: dict[str, Advice] = {
         "(--ignore-label) and.*leave one out",
         "(--class-overlap) channels.*leave one out",
     ),
-    "volumes for detection": usage(volumes(*SIZE, "--task detection"), "goes with (--task segmentation)"),
+    "volumes for detection": usage(volumes(*SIZE, "--task detection"), "one of them, (--task segmentation)"),
+    "volumes for classification": usage(
+        volumes(*SIZE, "--task classification"), "goes with (--task segmentation)"
+    ),
+    "classes with a depth": usage(table("--task classification --depth 4"), "leave (--depth) out"),
     "boxes with a depth": usage(table("--task detection --depth 4"), "leave (--depth) out"),
     "volumes as PNG": usage(volumes(*SIZE, "--encoding png"), "png: volumes.*take (--encoding packed)"),
     "integers normalized": usage(
@@ -237,7 +241,7 @@ ADVICE: dict[str, Advice] = {
     "transparency of labels": usage(
         label_images("--depth 4 --height 6 --width 6 --alpha blend"), "with (--depth); leave one"
     ),
-    "options of clips": usage(unframed_clips("--frame-stride 2"), "without (--frames);", more=(2,)),
+    "options of clips": usage(unframed_clips("--frame-stride 2"), "without (--frames), or", more=(2,)),
     "options of volumes": usage(volumes("--mask-grid voxels"), "without (--depth);", more=FULL),
     "a unit alone": usage(volumes(*SIZE, "--window-unit any"), "without (--window) or", more=("lung",)),
     "a unit alone of HU": usage(volumes(*SIZE, "--window-unit any"), "or (--window-hu);", more=("0,100",)),

@@ -104,6 +104,16 @@ EXCEPTIONS: dict[str, str] = {
         ),
         "only the user can write the table, the list or the choice of files",
     ),
+    "prep/formats/dicom/picture_header.py: it is a whole-slide image: cut it with --fit tiles --height 1024": (
+        "tests/prep/formats/test_slide_regions.py cuts slides with these options"
+    ),
+    "prep/layouts/__init__.py: Cityscapes: leftImg8bit/SPLIT/CITY with gtFine: label images, or": "a text of --help",
+    "prep/options/recipe_options.py: --frames, or --layout mot, visdrone-video or cvat": (
+        "tests/prep/layouts/test_layout_sequences.py takes every n-th frame of these layouts"
+    ),
+    "loader/forms/rf_detr_form.py: torch.rf_detr: expected 8-bit colors, got {} with {} channels; convert": (
+        "they are the options of another conversion of the same pictures"
+    ),
     "prep/annotations/table_files.py: {}: several files of Croissant: {}; name the one to read with --source": (
         "tests/prep/layouts/test_croissant.py types it"
     ),
