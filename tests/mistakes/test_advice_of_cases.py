@@ -67,7 +67,11 @@ ROWS = {
         PLAIN,
         r"layout visdrone, because annotations/0000000\.txt is",
     ),
-    "Open Images": ("pictures_open_images_folder", PLAIN, r"layout csv, because .*bbox.csv is a table of boxes"),
+    "Open Images": (
+        "pictures_open_images_folder",
+        PLAIN,
+        r"layout csv, because .*bbox.csv is a table of boxes",
+    ),
     "ISIC": ("pictures_isic_image_column", PLAIN, r"layout csv, because"),
     "lists in Parquet": (
         "pictures_parquet_labels_list",

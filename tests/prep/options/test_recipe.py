@@ -41,7 +41,11 @@ IDLE += [
     ({"annotation_grid": "displayed"}, {"layout": "csv", "depth": 4}, "with --depth; leave one of them out"),
     ({"missing_classes": "empty"}, {"layout": "msd", "depth": 4}, "--layout class-masks, bids"),
     ({"several_masks": "merge"}, {"layout": "msd", "depth": 4}, "--layout pairs, dicom, csv or jsonl"),
-    ({"image_pattern": "{id}.nii"}, {**LABELED, "depth": 4}, "--layout pairs, class-masks, bids or dicom"),
+    (
+        {"image_pattern": "{id}.nii"},
+        {**LABELED, "depth": 4},
+        "--layout pairs, class-masks, object-masks, bids or dicom",
+    ),
 ]
 
 
