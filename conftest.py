@@ -5,7 +5,10 @@ from pathlib import Path
 
 import pytest
 
-API = ("halofeed.api.", "halofeed.loader.dataset.", "halofeed.loader.mixture.", "halofeed.keras_data.")
+API = (
+    *("halofeed.api.", "halofeed.loader.dataset.", "halofeed.loader.mixture.", "halofeed.keras_data."),
+    "halofeed.loader.forms.epoch_batches.",
+)
 OF_A_RUN = ("evaluate", "export", "predict", "train")
 
 

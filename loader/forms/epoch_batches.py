@@ -38,10 +38,10 @@ class EpochBatches(Generic[Form]):
         sampler: for trainers that call `sampler.set_epoch` or `len(sampler)`, the number of records.
         batch_size, drop_last, num_workers: as torch's DataLoader has them.
 
-    >>> from halofeed.loader import Loader
-    >>> batches = EpochBatches(Loader("data/photos/1.0.0", batch_size=4), lambda batch: len(batch["id"]))
+    >>> loader = halofeed.Loader("data/photos/1.0.0", batch_size=4)
+    >>> batches = EpochBatches(loader, lambda batch: len(batch["id"]))
     >>> len(batches), list(batches)
-    (2, [4, 2])
+    (2, [4, 4])
     """
 
     num_workers = 0
