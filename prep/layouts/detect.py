@@ -305,7 +305,8 @@ def _no_layout_message(
         head = f"its files show no layout{others}; name one of {', '.join(LAYOUTS)} with --layout"
     # A table that names pictures may lack one word, which its layout's own message tells.
     if not tables and shown and (names := _tables_by_names(source)):
-        trials = [_try_layout(source, name) for name in names if name in _TABLES] + list(trials)
+        more = [name for name in names if name in _TABLES and name not in {trial.name for trial in trials}]
+        trials = [_try_layout(source, name) for name in more] + list(trials)
     lines = [f"  {trial.name}: {trial.reason}" for trial in trials if not trial.fits]
     for text in [f"; {hint}" for hint in (*hints, shown) if hint]:  # once is enough
         lines = [line.replace(text, "") for line in lines]
