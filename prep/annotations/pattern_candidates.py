@@ -20,6 +20,8 @@ _NEAR = 2_000
 """Most files to look at for each part of a path."""
 _SCREENED = 600
 """Most files on which all candidates are tried; the best candidates are then tried on all files."""
+_SHARE_OF_SET = 0.9
+"""Share of all files from which on a folder holds the set: a few pictures of a project may lie beside it."""
 _TOKEN = re.compile(r"[A-Za-z]+|[0-9]+|[^A-Za-z0-9]")
 HOLE = re.compile(r"(\{[a-z]+\})")
 """Placeholder of a pattern."""
@@ -197,7 +199,8 @@ class PathIndex:
 
     def _shared_folder(self, name: str) -> str:
         """Return the name of a folder that an image and its label share, or its placeholder if others have another."""
-        if self._folders[name] == len(self._paths):
+        # A folder of nearly all files is that of the set, and no group of it.
+        if self._folders[name] >= _SHARE_OF_SET * len(self._paths):
             return name
         return "{split}" if is_split_name(name) else "{group}"
 

@@ -90,6 +90,12 @@ PICTURES = {
         "000 001",
         "left/{split}/{group}/{id}_left.png fine/{split}/{group}/{id}_ids.png",
     ),
+    "a picture beside the folder of the set": (
+        {"set__train__X.png": photo, "set__trainlab__X.png": drawing, "set__val__aX.png": photo}
+        | {"set__vallab__aX.png": drawing, "docs__logo.png": photo},
+        "000 001 002",
+        "set/{split}/{id}.png set/{split}lab/{id}.png",
+    ),
     "a split at the begin of a longer word": (
         {
             "train__X.png": photo,
