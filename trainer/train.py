@@ -241,7 +241,8 @@ class _Loop:
                 self.running.finish()
                 metric = self.evaluate(state, step, self.stop) if self.evaluate.is_due(step) else None
                 self.writer.save(step, state, metric)
-                if self.stop.signal is not None:  # it ended the evaluation
+                # All processes end the evaluation together; a signal that one of them got later is not agreed on.
+                if self.evaluate.was_stopped:
                     break
                 self.running.begin_step()
             batch = next(self.batches, None)
@@ -455,6 +456,7 @@ class _Evaluation:
         progress: Progress,
     ) -> None:
         self.metrics: Mapping[str, Any] | None = None
+        self.was_stopped = False
         self._config, self._data, self._writer, self._progress = config, data, writer, progress
         self._predictor = Predictor(setup, config.parsed_partition())
         # Blending would take a scan's memory during training (docs/decisions.md).
@@ -509,6 +511,7 @@ class _Evaluation:
             ends=lambda batch: _asked_to_stop(stop, batch),
         )
         if metrics is None:
+            self.was_stopped = True
             self._progress.say(
                 f"the evaluation after step {step} did not end; `halofeed evaluate` repeats it"
             )

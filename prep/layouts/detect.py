@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
@@ -291,26 +291,41 @@ def _no_layout_message(
             "them"
         )
     shown = describe_annotations(source.annotations, source.annotation_file)
-    if suggested := tables or _suggest_pairs(source):
-        head = f"its files show no layout; {advise(suggested, '')}"
-    elif (
-        hints and len(hints[0].layouts) > 1 and not hints[0].is_certain
-    ):  # names of volumes show no layout, and each of these was tried
-        head = f"{hints[0].what}, and no layout of volumes fits; {no_pattern(images)}"
-    elif hints:
-        head = str(hints[0])
-    else:
-        found = shown or several_labels(images, list(images.sizes()))
-        others = f"; {found}" if found else ""
-        head = f"its files show no layout{others}; name one of {', '.join(LAYOUTS)} with --layout"
+    head = _what_to_say(source, hints, tables, shown)
     # A table that names pictures may lack one word, which its layout's own message tells.
-    if not tables and shown and (names := _tables_by_names(source)):
-        more = [name for name in names if name in _TABLES and name not in {trial.name for trial in trials}]
-        trials = [_try_layout(source, name) for name in more] + list(trials)
+    if not tables and shown:
+        trials = [*_try_tables(source, {trial.name for trial in trials}), *trials]
     lines = [f"  {trial.name}: {trial.reason}" for trial in trials if not trial.fits]
     for text in [f"; {hint}" for hint in (*hints, shown) if hint]:  # once is enough
         lines = [line.replace(text, "") for line in lines]
     return "\n".join([f"{root}: {head}. Tried:", *lines])
+
+
+def _what_to_say(
+    source: _Source, hints: Sequence[Hint], tables: Sequence[Suggestion], shown: Hint | None
+) -> str:
+    """Return the clause with what to type for a source that no layout fits.
+
+    Args:
+        shown: annotation files that no layout reads; None without any.
+    """
+    images = source.images
+    if suggested := tables or _suggest_pairs(source):
+        return f"its files show no layout; {advise(suggested, '')}"
+    # Names of volumes show no layout, and each of these was tried.
+    if hints and len(hints[0].layouts) > 1 and not hints[0].is_certain:
+        return f"{hints[0].what}, and no layout of volumes fits; {no_pattern(images)}"
+    if hints:
+        return str(hints[0])
+    found = shown or several_labels(images, list(images.sizes()))
+    others = f"; {found}" if found else ""
+    return f"its files show no layout{others}; name one of {', '.join(LAYOUTS)} with --layout"
+
+
+def _try_tables(source: _Source, tried: Collection[str]) -> list[_Trial]:
+    """List the source by the layouts of its tables that were not tried."""
+    names = (name for name in _tables_by_names(source) if name in _TABLES and name not in tried)
+    return [_try_layout(source, name) for name in names]
 
 
 def _suggest_pairs(source: _Source) -> tuple[Suggestion, ...]:

@@ -1,4 +1,4 @@
-"""Do AVIF, HEIC, JPEG XL, 12-bit and lossless JPEG give the pixels of the file, upright, or a reason?"""
+"""AVIF, HEIC, JPEG XL, 12-bit and lossless JPEG give the pixels of the file, upright, or a reason."""
 
 import base64
 import io

@@ -1,4 +1,4 @@
-"""Are pictures of ArrayRecord files those that TFDS stored, and are faults of such files named?"""
+"""Pictures of ArrayRecord files are those that TFDS stored, and faults of such files are named."""
 
 import json
 import sys

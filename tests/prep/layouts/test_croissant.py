@@ -1,4 +1,4 @@
-"""Are the records of Croissant documents the pictures, classes and boxes that mlcroissant reads?"""
+"""The records of Croissant documents are the pictures, classes and boxes that mlcroissant reads."""
 
 import hashlib
 import io

@@ -1,4 +1,4 @@
-"""Does a column that the user names have the meaning that the user gives it, in every kind of table?"""
+"""A column that the user names has the meaning that the user gives it, in every kind of table."""
 
 import io
 import json
