@@ -41,7 +41,10 @@ Objects = dict[str, list[list[Any]]]
 """By the name of a picture: [class, xmin, ymin, xmax, ymax] of each object, or [class] of a picture."""
 HALF_A_PIXEL = 0.5 + 1e-4
 STATED, REGION = "stated", "ignored region"
-SHARED = Path(os.environ.get("HALOFEED_TEST_DATA", Path(__file__).resolve().parents[2] / "shared/data"))
+HERE = Path(__file__).resolve().parents[1]
+SHARED = Path(os.environ.get("HALOFEED_TEST_DATA", HERE.parent / "shared/data"))
+# First, because rt-utils installs a package of its own that is named tests.
+sys.path.insert(0, str(HERE))
 
 
 @dataclass(frozen=True, kw_only=True)
