@@ -124,6 +124,8 @@ class SourceExample:
         normalized: whether boxes are fractions of the sides of the picture.
         problem: (stage, reason, detail) of a fault in the annotations; such an example is rejected.
         channels: segmentation: files of the further channels on the same grid, in order.
+        grid_channel: segmentation: number from 0 of the channel whose grid the records get, if the annotations name it;
+            None: the paths of the channels show which one --channel-grid names.
         mask: segmentation: file of the labels: a volume, a mask PNG, a DICOM SEG or RTSTRUCT. If `class_masks` is empty
             too, None means an example for prediction only.
         more_masks: segmentation: further label files of the same image, to be merged with `mask`.
@@ -165,6 +167,7 @@ class SourceExample:
     normalized: bool = False
     problem: tuple[str, str, str] | None = None
     channels: tuple[str, ...] = ()
+    grid_channel: int | None = None
     mask: str | None = None
     more_masks: tuple[str, ...] = ()
     class_masks: tuple[tuple[str, str], ...] = ()
