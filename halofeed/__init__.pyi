@@ -411,7 +411,8 @@ def convert(
             channel of 0 and 1, the last axis of `label` (halofeed's trainer does not train on it).
         several_masks: several label files (SEGs, RTSTRUCTs) of one image are refused, or merged in order of name, as
             those of a table are; volumes: readings of the same structures become one label: majority takes the class
-            of most files, staple weighs files by their agreement (STAPLE); a tie is background.
+            of most readings, staple weighs them by their agreement (STAPLE); a tie is background. A reading is a
+            file, or all files of one {reader} of label_pattern.
         scan_box_units: scan-boxes: unit of the boxes: voxels (continuous, x along the file's fastest axis), mm-ras
             (to the right, anterior and superior, as in NIfTI) or mm-lps (left, posterior, superior, as in DICOM and
             ITK); auto takes the only one in which they lie in their scans.
@@ -461,7 +462,8 @@ def convert(
             in anat, e.g. **/{id}_pet.nii.gz, with {id} for the subject and session.
         label_pattern: pairs, dicom: path of the labels, e.g. labels/{id}.nii.gz; class-masks, dicom: e.g.
             {class}/{id}.nii.gz; dicom: also folders of DICOM images whose values are classes, or pictures, one for
-            each slice; bids: the labels to take where there are several, e.g. derivatives/manual/**/{id}_dseg.nii.gz.
+            each slice; bids: the labels to take where there are several, e.g. derivatives/manual/**/{id}_dseg.nii.gz;
+            {reader} is who drew a label, see several_masks.
         regions: nnU-Net: regions (classes of several values) are refused, or each value is a class that is named
             after all regions that contain it, e.g. tumor+core; with class_overlap channels each region is a separate
             class.
@@ -876,7 +878,8 @@ def dry_run(
             channel of 0 and 1, the last axis of `label` (halofeed's trainer does not train on it).
         several_masks: several label files (SEGs, RTSTRUCTs) of one image are refused, or merged in order of name, as
             those of a table are; volumes: readings of the same structures become one label: majority takes the class
-            of most files, staple weighs files by their agreement (STAPLE); a tie is background.
+            of most readings, staple weighs them by their agreement (STAPLE); a tie is background. A reading is a
+            file, or all files of one {reader} of label_pattern.
         scan_box_units: scan-boxes: unit of the boxes: voxels (continuous, x along the file's fastest axis), mm-ras
             (to the right, anterior and superior, as in NIfTI) or mm-lps (left, posterior, superior, as in DICOM and
             ITK); auto takes the only one in which they lie in their scans.
@@ -926,7 +929,8 @@ def dry_run(
             in anat, e.g. **/{id}_pet.nii.gz, with {id} for the subject and session.
         label_pattern: pairs, dicom: path of the labels, e.g. labels/{id}.nii.gz; class-masks, dicom: e.g.
             {class}/{id}.nii.gz; dicom: also folders of DICOM images whose values are classes, or pictures, one for
-            each slice; bids: the labels to take where there are several, e.g. derivatives/manual/**/{id}_dseg.nii.gz.
+            each slice; bids: the labels to take where there are several, e.g. derivatives/manual/**/{id}_dseg.nii.gz;
+            {reader} is who drew a label, see several_masks.
         regions: nnU-Net: regions (classes of several values) are refused, or each value is a class that is named
             after all regions that contain it, e.g. tumor+core; with class_overlap channels each region is a separate
             class.
