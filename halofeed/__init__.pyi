@@ -472,7 +472,7 @@ def convert(
             sessions.
         classes: the classes to keep, by name (label images: or value), in the order of their ids (a label_map gives
             other ids); objects, pictures, pixels and voxels of all others are left out. A name may be a pattern, e.g.
-            'GTV*', which keeps each class that fits, or a code of a SEG or RTSTRUCT, e.g. SCT:10200004.
+            'GTV*', which keeps each class that fits, or a code of a SEG, RTSTRUCT or .seg.nrrd, e.g. SCT:10200004.
         map_classes: replace classes of the source, by name (label images: or value): FROM=TO, e.g.
             'car=vehicle,bus=vehicle' or 'left kidney=kidney,BODY=background,500=liver', 'GTV*=tumor' for all that
             fit, SCT:10200004=liver for a code (SCT:64033007+SCT:7771000 with a modifier), or 1..300=cell for a range
@@ -939,7 +939,7 @@ def dry_run(
             sessions.
         classes: the classes to keep, by name (label images: or value), in the order of their ids (a label_map gives
             other ids); objects, pictures, pixels and voxels of all others are left out. A name may be a pattern, e.g.
-            'GTV*', which keeps each class that fits, or a code of a SEG or RTSTRUCT, e.g. SCT:10200004.
+            'GTV*', which keeps each class that fits, or a code of a SEG, RTSTRUCT or .seg.nrrd, e.g. SCT:10200004.
         map_classes: replace classes of the source, by name (label images: or value): FROM=TO, e.g.
             'car=vehicle,bus=vehicle' or 'left kidney=kidney,BODY=background,500=liver', 'GTV*=tumor' for all that
             fit, SCT:10200004=liver for a code (SCT:64033007+SCT:7771000 with a modifier), or 1..300=cell for a range

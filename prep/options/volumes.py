@@ -357,7 +357,7 @@ class VolumeOptions:
         (),
         "the classes to keep, by name (label images: or value), in the order of their ids (a --label-map gives other "
         "ids); objects, pictures, pixels and voxels of all others are left out. A name may be a pattern, e.g. 'GTV*', "
-        "which keeps each class that fits, or a code of a SEG or RTSTRUCT, e.g. SCT:10200004",
+        "which keeps each class that fits, or a code of a SEG, RTSTRUCT or .seg.nrrd, e.g. SCT:10200004",
         brief="the classes to keep, by name or value",
         group=SOURCE,
         needs=(),
