@@ -15,6 +15,7 @@ from halofeed.prep.layouts import find_layout
 from halofeed.prep.layouts.lidc import NoduleReading, merge_readings
 from halofeed.prep.sources.files import LocalFiles
 from tests.support.dicom_writer import write_volume
+from tests.support.layout_references import detected
 from tests.support.scan_box_sets import (
     LIDC_AFFINE,
     draw_lidc,
@@ -129,6 +130,74 @@ def test_rows_with_faults_are_listed_and_the_others_kept(tmp_path):
     assert found["p9"].problem[1] == "scan of a row is not there"
     rejected = {one.source: one.problem for one in listed(tmp_path, on_bad_object="reject")}
     assert rejected["p1.nii.gz"] is not None
+
+
+SIDES = HEADER[2:]
+
+
+@pytest.mark.parametrize("file", ["t.jsonl", "t.ndjson"])
+@pytest.mark.parametrize(
+    "rows",
+    {
+        "one box per row": [
+            {"scan": "p1", "class": "a", **dict(zip(SIDES, (*LOW, *HIGH), strict=True))},
+            {"scan": "p1", "class": "b", **dict(zip(SIDES, (*LOW, *HIGH), strict=True)), "reader": 3},
+            {"scan": "p2"},
+        ],
+        "all objects of a scan": [
+            {"image": "p2.nii.gz", "findings": []},
+            {
+                "image": "p1.nii.gz",
+                "patient": "x",
+                "tags": ["ct"],
+                "findings": [
+                    {"label": name, **dict(zip(SIDES, (*LOW, *HIGH), strict=True))} for name in ("a", "b")
+                ],
+            },
+        ],
+        "centers and sizes, null for none": [
+            {
+                "volume": "p1",
+                "objects": [
+                    {
+                        "category": name,
+                        **dict(zip("xyz", CENTER, strict=True)),
+                        "w": SIZE[0],
+                        "h": SIZE[1],
+                        "d": SIZE[2],
+                    }
+                    for name in ("a", "b")
+                ],
+            },
+            {"volume": "p2", "objects": None},
+        ],
+    }.items(),
+    ids=lambda item: item[0],
+)
+def test_rows_of_json_have_a_box_or_a_list_of_objects(tmp_path, rows, file):
+    for name in ("p1", "p2"):
+        write_scan(tmp_path / f"{name}.nii.gz")
+    (tmp_path / file).write_text("".join(f"{json.dumps(row)}\n" for row in rows[1]))
+    assert detected(tmp_path) == "scan-boxes"
+    first, second = listed(tmp_path)
+    assert [(box.label, corners(box)) for box in first.boxes] == [("a", (*LOW, *HIGH)), ("b", (*LOW, *HIGH))]
+    assert (second.boxes, second.problem) == ((), None)
+
+
+def test_lists_of_numbers_and_other_values_of_json_are_refused_with_what_is_needed(tmp_path):
+    write_scan(tmp_path / "p1.nii.gz")
+    table = tmp_path / "t.jsonl"
+    table.write_text(json.dumps({"scan": "p1", "boxes": [[*LOW, *HIGH]]}))
+    with pytest.raises(AnnotationsError, match=r"no boxes of scans; found scan, boxes; expected .*zmax"):
+        listed(tmp_path)
+    row = {"scan": "p1", "objects": [dict(zip(SIDES, (*LOW, *HIGH), strict=True))]}
+    table.write_text(f"{json.dumps(row)}\n{json.dumps({'scan': 'p2', 'objects': 3})}\n")
+    with pytest.raises(AnnotationsError, match=r"t.jsonl:2: objects: expected a list of objects"):
+        listed(tmp_path)
+    write_table(tmp_path / "t.csv", HEADER, [("p1", "a", *LOW, *HIGH)])
+    table.write_text(json.dumps(row))
+    with pytest.raises(AnnotationsError, match=r"t.jsonl, .*t.csv have boxes of scans; name one of them"):
+        listed(tmp_path)
 
 
 def test_a_name_of_two_scans_is_refused_unless_its_folder_tells(tmp_path):
