@@ -346,9 +346,28 @@ def test_readings_that_share_volume_by_others_are_one_nodule():
     chain = [reading(n, (0, 0, 4 * n), (5, 5, 4 * n + 5)) for n in range(4)]
     (box,) = merge_readings(chain, 4)
     assert not box.is_crowd
-    assert (box.xmin, box.xmax) == (6.0, 11.0)
+    assert (box.xmin, box.xmax) == (4.0, 13.0)
     beside = [reading(0, (0, 0, 0), (5, 5, 5)), reading(1, (0, 0, 5), (5, 5, 9))]
     assert len(list(merge_readings(beside, 1))) == 2
+
+
+@pytest.mark.parametrize("readers", [1, 2, 3, 4])
+def test_a_nodule_is_what_half_of_its_readers_hold_along_each_axis(readers):
+    random = np.random.default_rng(readers)
+    for _ in range(50):
+        lows, highs = random.integers(0, 10, (readers, 3)), random.integers(11, 20, (readers, 3))
+        held = np.zeros((3, 20), int)
+        for low, high in zip(lows, highs, strict=True):
+            held += (low[:, None] <= np.arange(20)) & (np.arange(20) < high[:, None])
+        first, last = np.array([np.flatnonzero(2 * one >= readers)[[0, -1]] for one in held]).T
+        outlined = [
+            reading(n, tuple(low), (high[0] - 1, *high[1:]))
+            for n, (low, high) in enumerate(zip(lows.astype(float), highs.astype(float), strict=True))
+        ]
+        (box,) = merge_readings(outlined, 1)
+        # Ends along z are positions of slices, which both belong to the nodule; those of pixels are continuous.
+        assert (box.zmin, box.ymin, box.xmin) == tuple(first)
+        assert (box.zmax, box.ymax - 1, box.xmax - 1) == tuple(last)
 
 
 def test_nodules_of_few_readers_and_small_ones_are_flagged():
