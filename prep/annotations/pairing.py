@@ -342,11 +342,8 @@ def _problem_of_masks(
     chosen: Mapping[str, Sequence[LabelFiles]], classes: Collection[str], options: LayoutOptions
 ) -> Problem | None:
     """Return what keeps a scan from having one mask of each class; several files of one class come first."""
-    twice = next((found for found in chosen.values() if len(found) > 1), None)
-    # Files are joined, or those of each reader. A vote needs to know which files are one reading.
-    is_known = options.several_masks == "merge" or all(one.readers for one in twice or ())
-    if twice and (options.several_masks == "refuse" or not is_known):
-        listed = ", ".join(sorted(one.path for one in twice)[:3])
+    if several := next((found for found in chosen.values() if _is_unclear(found, options)), None):
+        listed = ", ".join(sorted(one.path for one in several)[:3])
         return ("annotation", "several masks of one class", f"{listed}; {_SEVERAL_OF_CLASS}")
     if not chosen:
         return ("annotation", "scan has no mask of any class", f"of {', '.join([*classes][:10])}")
@@ -356,6 +353,14 @@ def _problem_of_masks(
         more = f" and {len(absent) - 10} more" if len(absent) > 10 else ""
         return ("annotation", "mask of a class is missing", ", ".join(absent[:10]) + more)
     return next((found[0].problem for found in chosen.values() if found[0].problem), None)
+
+
+def _is_unclear(masks: Sequence[LabelFiles], options: LayoutOptions) -> bool:
+    """Return whether a class has several masks, and nothing says what becomes of them."""
+    if len(masks) < 2 or options.several_masks == "merge":
+        return False
+    # A vote needs to know which files are one reading.
+    return options.several_masks == "refuse" or not all(one.readers for one in masks)
 
 
 # Files that patterns pair ------------------------------------------------------------------------------------

@@ -646,18 +646,13 @@ def _detect_scan_boxes(files: ListedFiles, paths: Sequence[str]) -> Hint | None:
     # The volumes may be in another folder, but boxes beside pictures are of a camera's world.
     if any(_images(files)) and not any(path.lower().endswith(VOLUME_FILE_EXTENSIONS) for path in paths):
         return None
-    for path, text in read_heads(files, paths, ".csv", ".tsv"):
-        header = _header_of(text)
+    for path, text in read_heads(files, paths, ".csv", ".tsv", ".jsonl", ".ndjson"):
+        is_json = path.lower().endswith((".jsonl", ".ndjson"))
+        header = [] if is_json else _header_of(text)
         if is_luna16(header):
             return hint_of_layout(f"{path} has the columns of LUNA16", "luna16", _STATIC_SHAPE)
-        if (
-            ("/" not in path or len(files.sizes()) == 1)
-            and find_box_form(header)
-            and find_scan_column(header)
-        ):
-            return hint_of_layout(f"{path} is a table of boxes in volumes", "scan-boxes", _STATIC_SHAPE)
-    for path, text in read_heads(files, paths, ".jsonl", ".ndjson"):
-        if ("/" not in path or len(files.sizes()) == 1) and _has_scan_boxes(text):
+        has_boxes = _has_scan_boxes(text) if is_json else find_box_form(header) and find_scan_column(header)
+        if has_boxes and ("/" not in path or len(files.sizes()) == 1):
             return hint_of_layout(f"{path} is a table of boxes in volumes", "scan-boxes", _STATIC_SHAPE)
     return None
 

@@ -196,22 +196,10 @@ def _try_folder(source: _Source, folder: str) -> tuple[str, str] | None:
 
 def _by_content(hints: Sequence[Hint], source: _Source) -> DetectedLayout | None:
     """Return the layout that the contents of files show; None if they show none or leave a choice."""
-    certain = {hint.layouts[0]: hint for hint in reversed(hints) if len(hint.layouts) == 1}
-    # A table beside the files of a tool is usually made from them.
-    certain = {name: hint for name, hint in certain.items() if name not in _TABLES} or certain
-    # A description in Croissant is often beside the files that it describes.
-    if len(certain) > 1:
-        certain.pop("croissant", None)
-    beneath = {_SCANS_OF[name] for name in certain if name in _SCANS_OF}
-    certain = {name: hint for name, hint in certain.items() if name not in beneath}
+    certain = _certain_layouts(hints)
     # One folder with the exports of two tools: either would be a guess.
     if len(certain) > 1:
-        apart = suggest_folders(source.images, partial(_try_folder, source)) if _is_one_folder(source) else ()
-        by_folders = f"; or convert each folder by itself: {advise(apart, '')}" if apart else ""
-        raise AnnotationsError(
-            f"{source.annotations.root}: files of several layouts: "
-            f"{'; '.join(hint.what for hint in certain.values())}. Choose {_choices(certain)}{by_folders}"
-        )
+        raise _several_layouts(certain, source)
     if not certain:
         return None
     ((name, hint),) = certain.items()
@@ -219,6 +207,28 @@ def _by_content(hints: Sequence[Hint], source: _Source) -> DetectedLayout | None
     other = next(tables, None)
     beside = f"; {other.what} too: --layout {other.layouts[0]} reads that" if other else ""
     return DetectedLayout(name=name, reason=f"{hint.what}{beside}")
+
+
+def _certain_layouts(hints: Sequence[Hint]) -> dict[str, Hint]:
+    """Return the first hint of each layout that the content of a file shows, without those that others include."""
+    certain = {hint.layouts[0]: hint for hint in reversed(hints) if len(hint.layouts) == 1}
+    # A table beside the files of a tool is usually made from them.
+    certain = {name: hint for name, hint in certain.items() if name not in _TABLES} or certain
+    # A description in Croissant is often beside the files that it describes.
+    if len(certain) > 1:
+        certain.pop("croissant", None)
+    beneath = {_SCANS_OF[name] for name in certain if name in _SCANS_OF}
+    return {name: hint for name, hint in certain.items() if name not in beneath}
+
+
+def _several_layouts(certain: Mapping[str, Hint], source: _Source) -> AnnotationsError:
+    """Return the error of a source with files of several layouts, with the command for each folder that has one."""
+    apart = suggest_folders(source.images, partial(_try_folder, source)) if _is_one_folder(source) else ()
+    by_folders = f"; or convert each folder by itself: {advise(apart, '')}" if apart else ""
+    found = "; ".join(hint.what for hint in certain.values())
+    return AnnotationsError(
+        f"{source.annotations.root}: files of several layouts: {found}. Choose {_choices(certain)}{by_folders}"
+    )
 
 
 def _metadata_layout(annotations: SourceFiles) -> tuple[str, ...]:

@@ -216,7 +216,7 @@ ADVICE: dict[str, Advice] = {
     "an offset that is no number": usage(
         one("--offset-hu nan"), "such as (--offset-hu=-1024)", without=("--offset-hu",)
     ),
-    "several masks of one class": refused(lesions(), "(--several-masks merge) joins", proves=r"1 class[^e]"),
+    "several masks of one class": refused(lesions(), "(--several-masks merge) joins", proves=r"2 classes"),
     "a vote and sets of classes": usage(
         one("--several-masks majority --class-overlap channels --classes 1,2"),
         "(--several-masks) majority and .*leave one out",

@@ -364,18 +364,20 @@ def nrrd_segments(data: bytes) -> tuple[LabelSegment, ...]:
         if match := _SEGMENT.fullmatch(line):
             entries.setdefault(int(match[1]), {})[match[2]] = match[3].strip()
     ordered = [entry for _, entry in sorted(entries.items())]
-    names = [_slicer_name(entry) for entry in ordered]
-    # A name that several segments got from their content says nothing of each.
-    own = [
-        name if (name == entry.get("Name") and not _is_made(entry)) or names.count(name) == 1 else ""
-        for name, entry in zip(names, ordered, strict=True)
-    ]
+    names = _slicer_names(ordered)
     return _meaningful(
-        [
-            _slicer_segment(index, name, entry)
-            for index, (name, entry) in enumerate(zip(own, ordered, strict=True))
-        ]
+        [_slicer_segment(index, *one) for index, one in enumerate(zip(names, ordered, strict=True))]
     )
+
+
+def _slicer_names(entries: Sequence[Mapping[str, str]]) -> list[str]:
+    """Return the name of each segment of Slicer; "" for a segment of which only the number is known."""
+    names = [_slicer_name(entry) for entry in entries]
+    # A name that several segments got from their content says nothing of each.
+    return [
+        name if (name == entry.get("Name") and not _is_made(entry)) or names.count(name) == 1 else ""
+        for name, entry in zip(names, entries, strict=True)
+    ]
 
 
 def _slicer_name(entry: Mapping[str, str]) -> str:
