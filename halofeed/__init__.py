@@ -25,6 +25,7 @@ _API = (
     "plan",
     "predict",
     "report",
+    "review",
     "show",
     "train",
     "verify",

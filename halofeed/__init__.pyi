@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from halofeed.api import StrPath
+from halofeed.inspection.review.review import Review
 from halofeed.inspection.verify import VerifyReport
 from halofeed.api import ConvertedDataset as ConvertedDataset
 from halofeed.api import Dataset as Dataset
@@ -981,6 +982,15 @@ def verify(
 
     >>> halofeed.verify("data/photos").ok
     True
+    """
+
+def review(
+    path: StrPath,
+) -> Review:
+    """Search a data set for what may hurt training; see `halofeed.inspection.review.review`.
+
+    >>> halofeed.review("data/photos").suspects
+    ()
     """
 
 def inspect(

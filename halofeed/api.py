@@ -25,6 +25,7 @@ from halofeed.system.errors import CorruptFileError, HalofeedError, UsageError
 from halofeed.system.wording import plural
 
 if TYPE_CHECKING:
+    from halofeed.inspection.review.review import Review
     from halofeed.inspection.verify import VerifyReport
     from halofeed.loader import Loader
     from halofeed.pipelines.convert import Conversion
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     *("ConvertedDataset", "Dataset", "convert", "dry_run", "evaluate", "export", "inspect", "open"),
-    *("plan", "predict", "report", "show", "train", "verify"),
+    *("plan", "predict", "report", "review", "show", "train", "verify"),
 ]
 StrPath = str | os.PathLike[str]
 
@@ -277,6 +278,19 @@ def verify(path: StrPath) -> VerifyReport:
 
     with _naming_parameters():
         return module.verify(open(path).path)
+
+
+@explains_calls
+def review(path: StrPath) -> Review:
+    """Search a data set for what may hurt training; see `halofeed.inspection.review.review`.
+
+    >>> halofeed.review("data/photos").suspects
+    ()
+    """
+    from halofeed.inspection.review import review as module
+
+    with _naming_parameters():
+        return module.review(open(path).path)
 
 
 @explains_calls

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import json
 import logging
 import os
 import sys
@@ -11,6 +12,7 @@ import textwrap
 import traceback
 import warnings
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from halofeed import __version__, conversion, planning, training
@@ -277,6 +279,17 @@ def _add_verify(parser: CommandParser) -> None:
     _add_redirects(parser)
 
 
+def _add_review(parser: CommandParser) -> None:
+    parser.add_argument("path", metavar="FOLDER", help="the data set's version folder or address")
+    _add_redirects(parser)
+    parser.add_argument(
+        "--json", metavar="FILE", help="write all that was found as JSON; - for standard output"
+    )
+    parser.add_argument(
+        "--show", type=int, default=5, metavar="N", help="suspects of each kind to list (default: 5)"
+    )
+
+
 def _add_inspect(parser: CommandParser) -> None:
     parser.add_argument("path", metavar="FOLDER", help="the data set's version folder or address")
     _add_redirects(parser)
@@ -384,6 +397,23 @@ def _verify(parsed: argparse.Namespace, _: list[str]) -> int:
     report = verify(parsed.path)
     print(report)
     return 0 if report.ok else 1
+
+
+def _review(parsed: argparse.Namespace, _: list[str]) -> int:
+    from halofeed.inspection.review.review import review
+
+    if parsed.show < 0:
+        raise UsageError(f"--show {parsed.show}: expected 0 or more")
+    parsed.review = review(parsed.path)
+    text = json.dumps(parsed.review.to_json(), indent=1)
+    if parsed.json == "-":
+        print(text)
+        return 0
+    if parsed.json is not None:
+        training.check_file("--json", parsed.json)
+        Path(parsed.json).write_text(f"{text}\n", encoding="utf-8")
+    print(parsed.review.text(parsed.show))
+    return 0
 
 
 def _inspect(parsed: argparse.Namespace, _: list[str]) -> int:
@@ -510,6 +540,12 @@ _COMMANDS: dict[str, Command] = {
         example="example:\n  halofeed verify data/cards/1.0.0      # exit 1 and the location, if anything is wrong",
         add=_add_verify,
         run=_verify,
+    ),
+    "review": Command(
+        summary="search a data set for what may hurt training: copies, leaks, outliers, likely label faults",
+        example="examples:\n  halofeed review data/cards/1.0.0\n  halofeed review data/cards/1.0.0 --json found.json",
+        add=_add_review,
+        run=_review,
     ),
     "inspect": Command(
         summary="describe a data set, or one record of it",

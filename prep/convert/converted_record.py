@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from halofeed.prep.sources.example import SourceExample
@@ -45,13 +45,23 @@ class ArrayValue:
 
 @dataclass(frozen=True, kw_only=True)
 class Record:
-    """An encoded example, its arrays by key, its facts, and (reason, detail) of each dropped object."""
+    """An encoded example, and what its index and the statistics hold of it.
+
+    Args:
+        arrays: its arrays by key.
+        facts: what the statistics count.
+        bad_objects: (reason, detail) of each dropped object.
+        signature: words of its `ShardIndex.signatures`; () without one.
+        measures: figures of `ShardIndex.measures` by name.
+    """
 
     id: int
     example: EncodedExample
     arrays: Mapping[str, ArrayValue]
     facts: Any
     bad_objects: tuple[tuple[str, str], ...] = ()
+    signature: tuple[int, ...] = ()
+    measures: Mapping[str, float] = field(default_factory=dict)
 
     @classmethod
     def of(
