@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from halofeed.inspection.dataset_files import DatasetFiles, open_files, open_manifest
-from halofeed.inspection.review.suspects import Place
+from halofeed.inspection.review.suspects import RecordPlace
 from halofeed.inspection.stored_records import StoredShard, text_of
 from halofeed.schemas import keys
 from halofeed.schemas.manifest import Manifest, Shard
@@ -98,11 +98,11 @@ class ReviewedSet:
         one, row = self._at(record)
         return self._stored(one).small_features(row, names)
 
-    def place(self, record: int) -> Place:
+    def place(self, record: int) -> RecordPlace:
         """Return the split, number, id and source of a record."""
         one, row = self._at(record)
         source = text_of(self.small_features(record, frozenset({keys.FILENAME})), keys.FILENAME)
-        return Place(
+        return RecordPlace(
             split=one.split,
             number=one.first_of_split + row,
             id=int(self.ids[record]),
