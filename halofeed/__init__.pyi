@@ -278,7 +278,7 @@ def convert(
         max_dimension: keep-aspect: ... unless the longer side would pass this.
         pad: keep-aspect: pad to max x max at the bottom and right.
         pad_value: value of padding, one value or one per channel, e.g. 124,116,104 (default: 0); volumes: in HU
-            (default: the scan's smallest value).
+            (default: the smallest value of each channel).
         interpolation: how images are resized and resampled. Pictures and clips: tf1-* and tf2-* give TensorFlow's own
             pixels (default: antialias). Volumes: linear or cubic, with smoothing before downsampling (default:
             linear).
@@ -399,7 +399,8 @@ def convert(
         channel_grid: refuse: a further channel on another grid than the first (PET and CT, ADC and T2) is refused;
             resample: it is brought onto the first one's grid by linear interpolation (few whole numbers in areas, as
             labels: nearest voxel), and voxels that it does not cover get its background; resample:NAME takes the grid
-            of another channel: the part of its file's name that others lack, e.g. resample:CT, or its number from 0.
+            of another channel: its name in dataset.json, the part of its file's name that others lack, e.g.
+            resample:CT, or its number from 0.
         mask_grid_tolerance: largest offset of a mask, or a further channel, from its scan's grid along each axis, as
             a fraction of a voxel below 0.5; within it the offset is ignored.
         mask_references: a SEG or RTSTRUCT that refers to other images, another series or another frame of reference
@@ -742,7 +743,7 @@ def dry_run(
         max_dimension: keep-aspect: ... unless the longer side would pass this.
         pad: keep-aspect: pad to max x max at the bottom and right.
         pad_value: value of padding, one value or one per channel, e.g. 124,116,104 (default: 0); volumes: in HU
-            (default: the scan's smallest value).
+            (default: the smallest value of each channel).
         interpolation: how images are resized and resampled. Pictures and clips: tf1-* and tf2-* give TensorFlow's own
             pixels (default: antialias). Volumes: linear or cubic, with smoothing before downsampling (default:
             linear).
@@ -863,7 +864,8 @@ def dry_run(
         channel_grid: refuse: a further channel on another grid than the first (PET and CT, ADC and T2) is refused;
             resample: it is brought onto the first one's grid by linear interpolation (few whole numbers in areas, as
             labels: nearest voxel), and voxels that it does not cover get its background; resample:NAME takes the grid
-            of another channel: the part of its file's name that others lack, e.g. resample:CT, or its number from 0.
+            of another channel: its name in dataset.json, the part of its file's name that others lack, e.g.
+            resample:CT, or its number from 0.
         mask_grid_tolerance: largest offset of a mask, or a further channel, from its scan's grid along each axis, as
             a fraction of a voxel below 0.5; within it the offset is ignored.
         mask_references: a SEG or RTSTRUCT that refers to other images, another series or another frame of reference

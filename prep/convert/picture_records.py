@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from halofeed.prep.annotations.labels import LabelMap
 from halofeed.prep.convert.converted_record import Record
+from halofeed.prep.convert.drawn_boxes import with_drawn_boxes
 from halofeed.prep.convert.label_image import read_picture_labels
 from halofeed.prep.convert.loss_measures import add_levels, add_picture
 from halofeed.prep.convert.picture_tasks import ADDERS, AnnotatedPicture, add_samples, annotated_orientation
@@ -153,6 +154,7 @@ class PictureConverter:
         """Return the record of one source; raise SourceError where it cannot be converted."""
         reserve = reserve or self.recipe.reserve_alone()
         files = with_frame(self.recipe, reference, files, reserve)
+        reference = with_drawn_boxes(reference, files, self.recipe, reserve)
         label, notes, classes = read_picture_labels(self.recipe, self.labels, reference, files, reserve)
         reference = dataclasses.replace(reference, notes=(*reference.notes, *notes))
         return (self.convert(reference, files.read(reference.source), label, reserve, classes),)

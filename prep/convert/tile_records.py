@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from halofeed.prep.annotations.labels import LabelMap
 from halofeed.prep.convert.converted_record import HELD_BYTES, Record
+from halofeed.prep.convert.drawn_boxes import with_drawn_boxes
 from halofeed.prep.convert.picture_records import size_features, with_frame
 from halofeed.prep.convert.picture_tasks import annotated_orientation
 from halofeed.prep.convert.tallies import (
@@ -194,6 +195,7 @@ class TileConverter:
             SourceError: this picture cannot be converted. The tiles that were yielded before must be dropped.
         """
         files = with_frame(self.recipe, reference, files, reserve)
+        reference = with_drawn_boxes(reference, files, self.recipe, reserve)
         reader = open_regions(files, reference.source, threads)
         try:
             source = self._plan(reference, files, reader, reserve, threads)
