@@ -314,15 +314,16 @@ def _videos(
     entries: Sequence[_Entry], found: Mapping[int, ImageMatch | SourceError], index: ImageIndex
 ) -> Mapping[tuple[str, str], ImageMatch | SourceError]:
     """Return the videos of frames without a file, by the annotation file and the name that it writes."""
-    names = {
-        (file, picture.frame[0])
+    folders = {
+        (file, picture.frame[0]): picture.folders
         for place, (file, picture) in enumerate(entries)
         if picture.frame is not None and isinstance(found[place], SourceError)
     }
     queries = {}
-    for file, name in names:
+    for (file, name), named in folders.items():
         folder = posixpath.dirname(file)
-        places = ((folder,), (posixpath.join(folder, "images"), ""))
+        own = tuple(posixpath.normpath(posixpath.join(folder, one)) for one in named)
+        places = tuple(filter(None, (own, (folder,), (posixpath.join(folder, "images"), ""))))
         queries[file, name] = ImageQuery(name=name, places=places, beside=(folder,))
     return index.match(queries)
 

@@ -303,6 +303,84 @@ def test_shapes_of_one_group_and_class_are_one_object(tmp_path):
     assert boxes_of(one) == ["object has several masks"]
 
 
+def pose(*visibilities, group=0, label_id=0, points=(4, 5, 9, 6, 3, 12)):
+    return shape("points", label_id, points=list(points), visibility=list(visibilities), group=group)
+
+
+def test_points_of_a_group_are_the_keypoints_of_its_object_and_others_have_the_box_around_them(tmp_path):
+    listed = [
+        shape("bbox", bbox=[2, 3, 10, 10], group=1),
+        pose(2, 1, 0, group=1),
+        pose(2, 0, 2),
+        shape("bbox", 1, bbox=[1, 1, 5, 5]),
+        pose(2, 2, group=3, label_id=1, points=(1, 2, 3, 4)),
+        shape("polygon", 1, points=SQUARE, group=3),
+    ]
+    document = json.loads(items(item("a", *listed)))
+    named = {"label_id": 0, "labels": ["nose", "left ear", "right ear"], "joints": [], "positions": []}
+    document["categories"]["points"] = {"items": [named]}
+    write_files(tmp_path, {"default.json": json.dumps(document)})
+    draw(tmp_path, "images/a.png")
+    (one,) = list_references("datumaro", tmp_path, keep=("keypoints",))
+    grouped, alone, bare, dog = one.boxes
+    found = {point.name: (point.x, point.y, point.visibility) for point in grouped.keypoints}
+    nothing = dict.fromkeys(("keypoint_1", "keypoint_2"), (0, 0, 0))
+    assert found == {"nose": (4, 5, 2), "left ear": (9, 6, 1), "right ear": (0, 0, 0), **nothing}
+    assert (alone.xmin, alone.ymin, alone.xmax, alone.ymax) == (3, 5, 4, 12)
+    assert {point.visibility for point in bare.keypoints} == {0} and len(bare.keypoints) == 5
+    assert [(p.x, p.y) for p in dog.keypoints if p.visibility] == [(1, 2), (3, 4)] and dog.area == 60
+    (one,) = list_references("datumaro", tmp_path)
+    assert boxes_of(one) == [
+        ("cat", 2, 3, 12, 13),
+        ("dog", 1, 1, 6, 6),
+        ("dog", 2, 3, 12, 9),
+        "shape is no box",
+    ]
+
+
+POSES = [
+    (pose(2, 1, 3), "visibility of a keypoint is not 0, 1 or 2"),
+    (pose(2, 1), "keypoints are not two numbers and a visibility each"),
+    (pose(2, 2, 2, points=("x", 1, 2, 3, 4, 5)), "not a number"),
+    (pose(0, 0, 0), "shape is no box"),
+    (shape("points", points=[1, 2, 8, 9]), ("cat", 1, 2, 8, 9)),
+]
+
+
+@pytest.mark.parametrize(("written", "expected"), POSES)
+def test_points_are_an_object_or_a_named_fault(tmp_path, written, expected):
+    write_files(tmp_path, {"default.json": items(item("a", written))})
+    draw(tmp_path, "images/a.png")
+    (one,) = list_references("datumaro", tmp_path, keep=("keypoints",))
+    assert boxes_of(one) == [expected]
+
+
+def test_frames_of_a_video_are_pictures_of_one_group_and_a_whole_video_is_refused(tmp_path):
+    frames = [
+        {
+            "id": f"clip/{number:06d}",
+            "annotations": [shape("bbox", bbox=[number, 1, 4, 5])],
+            "video_frame": {"video_path": "sub/clip.mp4", "frame_index": number},
+        }
+        for number in (3, 4, 7)
+    ]
+    whole = {"id": "other", "annotations": [], "video": {"path": "other.mp4", "step": 1, "start_frame": 0}}
+    write_files(tmp_path, {"annotations/val.json": items(*frames, whole), "videos/val/clip.mp4": b""})
+    write_files(tmp_path, {"videos/val/sub/x.txt": "", "videos/train/clip.mp4": b""})
+    found = list_references("datumaro", tmp_path)
+    (rejected,) = [one for one in found if one.problem]
+    assert rejected.problem[1] == "entry is a video" and "video_frames" in rejected.problem[2]
+    shown = [one for one in found if not one.problem]
+    assert [one.video_frame for one in shown] == [("videos/val/clip.mp4", number) for number in (3, 4, 7)]
+    assert {(one.group, one.split) for one in shown} == {("clip.mp4", "val")}
+    strided = list_references("datumaro", tmp_path, frame_stride=2)
+    assert [one.problem and one.problem[1] for one in strided if one.video_frame] == [
+        None,
+        "frame is left out",
+        None,
+    ]
+
+
 def test_pictures_are_found_by_path_or_id_and_labels_alone_are_classes(tmp_path):
     listed = [
         item("a", shape("label", 1)),
