@@ -1,9 +1,10 @@
 """Reader of Datumaro's JSON, which CVAT exports too: annotations/SUBSET.json with images/SUBSET.
 
 The rules are those of Datumaro (github.com/open-edge-platform/datumaro, `plugins/data_formats/datumaro`). Shapes of one
-group and one class are parts of one object. A box of a group with outlines is the box of these. Points of a group are the
-keypoints of its object; points without any are an object whose box is around the labeled ones, as in Datumaro's export to
-COCO (`find_solitary_points` of `data_formats/coco/exporter.py`). Frames of videos are in `videos/SUBSET`.
+group and one class are parts of one object. A box of a group with outlines is the box of these. Points of a group are
+the keypoints of its object. With --keep keypoints, points without a box are an object whose box is around the labeled
+ones, as in Datumaro's export to COCO (`find_solitary_points` of `data_formats/coco/exporter.py`). Videos are in
+`videos/SUBSET`.
 """
 
 from __future__ import annotations
@@ -45,7 +46,9 @@ _WITHOUT_PLACE = ("label", "caption", "hash_key", "feature_vector")
 _FLAGS = ("occluded", "truncated", "difficult")
 
 _MAX_FRAME = 10**7
-_WHOLE_VIDEO = "its annotations are of a complete video; split it into frames in Datumaro (project import -f video_frames)"
+_WHOLE_VIDEO = (
+    "its annotations are of a complete video; split it into frames in Datumaro (import as video_frames)"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,8 +115,7 @@ def _frame_of(item: Mapping[str, Any]) -> tuple[str, int] | None:
     """Return the video and the number from 0 of an item that is a frame; None for another one."""
     frame = as_mapping(item.get("video_frame"))
     video, number = frame.get("video_path"), frame.get("frame_index")
-    is_number = isinstance(number, int) and not isinstance(number, bool) and 0 <= number < _MAX_FRAME
-    if not isinstance(video, str) or not video or not is_number:
+    if not isinstance(video, str) or not isinstance(number, int) or not (video and 0 <= number < _MAX_FRAME):
         return None
     return posixpath.basename(video.replace("\\", "/")), number
 
