@@ -94,8 +94,8 @@ def _manifest_picture(
         key, kind = _labeled_attribute(line, number)
     except SourceError as error:
         # The label image of a segmentation job is no fault for the task of segmentation.
-        fault = None if label_image and options.wants_label_images else error
-        return FilePicture(name=name, fault=fault, label_image=label_image)
+        is_labelled = bool(label_image) and options.wants_label_images
+        return FilePicture(name=name, fault=None if is_labelled else error, label_image=label_image)
     value, meta = line.get(key), as_mapping(line.get(f"{key}{_META}"))
     names = {int(at): str(text) for at, text in as_mapping(meta.get("class-map")).items() if at.isdecimal()}
     classes |= names

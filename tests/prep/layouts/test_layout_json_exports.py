@@ -7,13 +7,16 @@ import zlib
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from halofeed.errors import AnnotationsError
+from halofeed.loader import Loader
 from halofeed.prep.annotations.resolve_boxes import scale_to_pixels
 from halofeed.prep.layouts import LayoutOptions, find_layout
 from halofeed.prep.sources.files import LocalFiles
 from halofeed.prep.voxels.masks import draw_mask
 from tests.support.annotation_writer import draw
+from tests.support.conversions import run_convert
 from tests.support.layout_references import by_source, detected, list_references, write_files
 
 SIZE = (16, 24)
@@ -222,6 +225,150 @@ def test_a_mask_that_cannot_be_drawn_is_a_named_fault(tmp_path, mask, size, reas
     write_samples(tmp_path, sample("a.png", size, truth=detections(one)))
     (found,) = list_references("fiftyone", tmp_path, masks=True)
     assert boxes_of(found) == [reason]
+
+
+def keypoints(*entries):
+    return {"_cls": "Keypoints", "keypoints": list(entries)}
+
+
+def points(label, *places, **more):
+    return {"label": label, "points": list(places), **more}
+
+
+NAN = float("nan")
+
+
+def test_keypoints_belong_to_the_detection_of_their_instance_or_of_their_place(tmp_path):
+    first, second = ({"label": "cat", "bounding_box": box} for box in (BOX, [0, 0, 0.5, 0.5]))
+    nose, tail = points("cat", [0.25, 0.5], [NAN, NAN]), points("cat", [0.75, 0.5], [0.5, 1])
+    skeleton = {"skeletons": {"pose": {"labels": ["nose", "tail"], "edges": []}}}
+    for described in (skeleton, {"info": {"default_skeleton": skeleton["skeletons"]["pose"]}}):
+        write_samples(tmp_path, sample("a.png", truth=detections(first, second), pose=keypoints(nose, tail)))
+        write_files(tmp_path, {"metadata.json": json.dumps(described)})
+        (found,) = list_references("fiftyone", tmp_path, keep=("keypoints",))
+        one, two = (scale_to_pixels(box, SIZE) for box in found.boxes)
+        assert [(p.name, p.x, p.y, p.visibility) for p in one.keypoints] == [
+            ("nose", 6, 8, 2),
+            ("tail", 0, 0, 0),
+        ]
+        assert [(p.x, p.y) for p in two.keypoints] == [(18, 8), (12, 16)]
+        assert any("in their order" in note for note in found.notes)
+    ids = [{"instance": {"_cls": "Instance", "_id": {"$oid": name}}} for name in ("x", "y")]
+    shown = detections({**first, **ids[1]}, second, {**second, **ids[0]})
+    write_samples(tmp_path, sample("a.png", truth=shown, pose=keypoints({**nose, **ids[0]})))
+    (found,) = list_references("fiftyone", tmp_path, keep=("keypoints",))
+    assert [[p.visibility for p in box.keypoints] for box in found.boxes] == [[0, 0], [0, 0], [2, 0]]
+    assert not any("order" in note for note in found.notes)
+    (plain,) = list_references("fiftyone", tmp_path)
+    assert not plain.boxes[0].keypoints and any("pose" in note for note in plain.notes)
+
+
+def test_keypoints_alone_have_the_box_around_them_and_those_of_no_object_are_named(tmp_path):
+    write_samples(tmp_path, sample("a.png", pose=keypoints(points("cat", [0.25, 0.25], [0.75, 0.75]))))
+    (found,) = list_references("fiftyone", tmp_path, keep=("keypoints",))
+    assert boxes_of(found) == [("cat", *IN_PIXELS)]
+    assert [p.name for p in found.boxes[0].keypoints] == ["keypoint_1", "keypoint_2"]
+    other = keypoints(points("dog", [0.5, 0.5]))
+    write_samples(
+        tmp_path, sample("a.png", truth=detections({"label": "cat", "bounding_box": BOX}), pose=other)
+    )
+    (found,) = list_references("fiftyone", tmp_path, keep=("keypoints",))
+    assert boxes_of(found) == "keypoints belong to no object" and "fiftyone.Instance" in found.problem[2]
+    write_samples(tmp_path, sample("a.png", pose=keypoints(points("cat", [0.25], [0.75, 0.75]))))
+    (found,) = list_references("fiftyone", tmp_path, keep=("keypoints",))
+    assert boxes_of(found) == ["not a number"]
+
+
+@pytest.mark.parametrize("path", ["fields/truth/1.png", "/home/me/export/fields/truth/1.png"])
+def test_the_file_of_a_mask_is_drawn_as_a_packed_mask_and_is_no_picture(tmp_path, path):
+    mask = np.zeros((8, 12), bool)
+    mask[:4, 3:] = True
+    packed_one = {"label": "cat", "bounding_box": BOX, "mask": packed(mask)}
+    in_file = {"label": "cat", "bounding_box": BOX, "mask_path": path}
+    missing = {**in_file, "mask_path": "gone.png"}
+    write_samples(tmp_path, sample("a.png", truth=detections(packed_one, in_file, missing)))
+    (tmp_path / "fields/truth").mkdir(parents=True)
+    Image.fromarray(mask.astype(np.uint8) * 255).save(tmp_path / "fields/truth/1.png")
+    (found,) = list_references("fiftyone", tmp_path, masks=True)
+    assert found.boxes[0].mask == found.boxes[1].mask and len(found.boxes) == 2
+    assert [reason for reason, _ in found.bad_objects] == ["file of the mask is missing"]
+
+
+def segmentation(**more):
+    return {"_cls": "Segmentation", "_id": {"$oid": "7"}, **more}
+
+
+def packed_values(values):
+    stream = io.BytesIO()
+    np.save(stream, values)
+    return {
+        "$binary": {"base64": base64.b64encode(zlib.compress(stream.getvalue())).decode(), "subType": "00"}
+    }
+
+
+@pytest.mark.parametrize("form", ["packed", "files", "colors"])
+def test_segmentations_are_label_images_with_the_classes_of_mask_targets(tmp_path, form):
+    values = np.zeros(SIZE, np.uint8)
+    values[2:7, 3:9], values[10:, 4:20] = 1, 2
+    palette = np.array([[0, 0, 0], [255, 0, 9], [0, 128, 0]], np.uint8)
+    targets = {"1": "cat", "2": "dog"} if form != "colors" else {"#ff0009": "cat", "#008000": "dog"}
+    root = tmp_path / "in"
+    label = {"mask": packed_values(values)} if form == "packed" else {"mask_path": "fields/truth/a.png"}
+    write_samples(root, sample("a.png", truth=segmentation(**label)), sample("b.png", truth=None))
+    write_files(root, {"metadata.json": json.dumps({"mask_targets": {"truth": targets}})})
+    if form != "packed":
+        (root / "fields/truth").mkdir(parents=True)
+        Image.fromarray(palette[values] if form == "colors" else values).save(root / "fields/truth/a.png")
+    draw(root, "data/a.png", "data/b.png", size=SIZE)
+    assert detected(root) == "fiftyone"
+    found = {one.source: one for one in list_references("fiftyone", root, task="segmentation")}
+    assert {name: one.problem and one.problem[0] for name, one in found.items()} == {
+        "data/a.png": None,
+        "data/b.png": "selection",
+    }
+    data = run_convert(
+        root,
+        tmp_path / "out",
+        layout="fiftyone",
+        task="segmentation",
+        height=SIZE[0],
+        width=SIZE[1],
+        encoding="png",
+    )
+    loader = Loader(data.folder, batch_size=1, training=False)
+    assert {1: "cat", 2: "dog"}.items() <= loader.manifest.labels.items()
+    np.testing.assert_array_equal(loader.batch(0)["label"][0], values)
+
+
+SEGMENTATIONS = [
+    ({"mask": packed_values(np.zeros((*SIZE, 3), np.uint8))}, "segmentation is no picture of classes"),
+    ({"mask": packed_values(np.zeros((3, 4), np.uint8))}, "segmentation has another size than its picture"),
+    ({"mask": "eJw="}, "mask is no packed array"),
+    ({"mask_path": "gone.png"}, "label image is missing"),
+]
+
+
+@pytest.mark.parametrize(("label", "reason"), SEGMENTATIONS)
+def test_a_segmentation_that_cannot_be_read_is_a_named_fault(tmp_path, label, reason):
+    good = sample("b.png", truth=segmentation(mask=packed_values(np.ones(SIZE, np.int64))))
+    if "mask_path" in label:
+        good = sample("b.png", truth=segmentation(mask_path="m.png"))
+        draw(tmp_path, "m.png", size=SIZE)
+    write_samples(tmp_path, sample("a.png", truth=segmentation(**label)), good)
+    draw(tmp_path, "data/b.png", size=SIZE)
+    found = list_references("fiftyone", tmp_path, task="segmentation")
+    assert [one.problem and one.problem[1] for one in found] == [reason, None]
+
+
+def test_two_fields_or_two_forms_of_segmentations_are_refused_in_words(tmp_path):
+    one = segmentation(mask=packed_values(np.ones(SIZE, np.uint8)))
+    for pair, words in (
+        ([sample("a.png", truth=one, other=one)], "several fields hold segmentations"),
+        ([sample("a.png", truth=one), sample("b.png", truth=segmentation(mask_path="m.png"))], "two forms"),
+    ):
+        write_samples(tmp_path, *pair)
+        with pytest.raises(AnnotationsError, match=words):
+            list_references("fiftyone", tmp_path, task="segmentation")
 
 
 # Datumaro ---------------------------------------------------------------------------------------------------
