@@ -48,6 +48,7 @@ from halofeed.prep.voxels.kernels import resize_bytes, resize_image
 from halofeed.prep.voxels.masks import mask_bytes
 from halofeed.schemas import keys
 from halofeed.schemas.encodings import ENCODINGS
+from halofeed.schemas.kinds import SPACING, STATED_FIELDS
 from halofeed.schemas.ledger import LedgerCounter
 from halofeed.schemas.tfexample import Value
 from halofeed.system.memory import ReserveMemory
@@ -220,6 +221,7 @@ class PictureConverter:
             keys.ENCODED: encoded,
             keys.FORMAT: recipe.encoding.encode(),
             **size_features(plan, orientation),
+            **stated_features(image, plan),
         }
         if ENCODINGS[recipe.encoding].is_file:
             features[keys.KEY_SHA256] = hashlib.sha256(encoded).hexdigest().encode()
@@ -236,6 +238,7 @@ class PictureConverter:
             notes=tuple(note for note in image.notes if note not in _WARNINGS),
             warnings=(*reference.notes, *_picture_warnings(image, warning if reference.boxes else None)),
             ledger=ledger,
+            stated=tuple(name for name, field in STATED_FIELDS.items() if field.keys[0] in features),
         )
         picture = AnnotatedPicture(
             recipe=recipe,
@@ -302,3 +305,20 @@ def size_features(plan: ResizePlan, orientation: int = 1) -> dict[str, Value]:
         keys.SOURCE_WIDTH: np.array([source_width]),
         keys.TRANSFORM: stored_to_file(plan, orientation),
     }
+
+
+def stated_features(image: DecodedImage, plan: ResizePlan) -> dict[str, Value]:
+    """Return the features of what a file states about its picture; none for what it does not state.
+
+    The spacing is that of the stored pixels along their rows and columns: padding does not change it, and a side that
+    is scaled to half as many pixels doubles it.
+    """
+    features: dict[str, Value] = {
+        STATED_FIELDS[name].keys[0]: word.encode() for name, word in image.stated.words
+    }
+    if image.stated.spacing_mm is not None:
+        displayed_mm = np.array(image.stated.spacing_mm)
+        # EXIF 2.3, Orientation: 5 to 8 exchange rows and columns.
+        displayed_mm = displayed_mm[::-1] if image.orientation >= 5 else displayed_mm
+        features[STATED_FIELDS[SPACING].keys[0]] = (displayed_mm / plan.scale).astype(np.float32)
+    return features
