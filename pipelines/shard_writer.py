@@ -289,7 +289,9 @@ def _finished_index(
     if job.earlier is not None and (earlier := job.earlier_file(key)) is not None:
         places.append((job.earlier.folder, earlier, index_file(earlier)))
     for folder, shard_name, index_name in places:
-        index = _intact_index(OutputFolder(folder), shard_name, index_name, inputs)
+        # The shards of a committed version are on the disk since its commit; those of a killed run may lack their end.
+        is_committed = job.earlier is not None and folder == job.earlier.folder
+        index = _intact_index(OutputFolder(folder), shard_name, index_name, inputs, read_all=not is_committed)
         if index is None:
             continue
         if not contents:  # hashed at most once, and only where some index may prove the shard
@@ -328,8 +330,14 @@ def changed_input(
     return next((one for one in known if contents[one.source] != index.inputs[one.source]), None)
 
 
-def _intact_index(output: OutputFolder, name: str, index_name: str, inputs: Set[str]) -> ShardIndex | None:
-    """Return the index of a shard of these inputs; None where the shard or the index is missing or damaged."""
+def _intact_index(
+    output: OutputFolder, name: str, index_name: str, inputs: Set[str], *, read_all: bool
+) -> ShardIndex | None:
+    """Return the index of a shard of these inputs; None where the shard or the index is missing or damaged.
+
+    Args:
+        read_all: compare the shard's checksum too, and not only its size.
+    """
     if not output.exists(index_name) or not output.exists(name):
         return None
     try:
@@ -338,7 +346,7 @@ def _intact_index(output: OutputFolder, name: str, index_name: str, inputs: Set[
         return None
     if output.size(name) != index.file_bytes or inputs != set(index.inputs):
         return None
-    return index if _checksum(output, name) == index.file_checksum else None
+    return index if not read_all or _checksum(output, name) == index.file_checksum else None
 
 
 def _checksum(output: OutputFolder, name: str) -> int:

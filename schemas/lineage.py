@@ -27,7 +27,7 @@ _MOST_RECIPES = 10_000
 
 @dataclass(frozen=True, kw_only=True)
 class OlderRecipe:
-    """What shards of an earlier version were made with, where it differs from the version that holds them now.
+    """Options and classes of shards that an earlier version made, where they differ from those of the version now.
 
     Args:
         options: options of the recipe with other values; only those that assign splits may differ.
