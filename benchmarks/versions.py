@@ -34,8 +34,16 @@ def converted(sources: Path, out: Path, *more: str) -> tuple[float, float]:
     """Convert a folder with the command line; return its wall time and processor time in seconds."""
     sides = [f"--min-dimension={SIZE}", f"--max-dimension={SIZE}", "--resize=keep-aspect", "--pad"]
     # In one process, because the system does not add the time of workers that end with their command.
-    first = ["--workers=1", *([*sides, "--shards=16"] if not more else more)]
-    command = [sys.executable, "-m", "halofeed", "convert", f"--source={sources}", f"--out={out}", "--name=photos"]
+    first = ["--workers=1", *(more or [*sides, "--shards=16"])]
+    command = [
+        sys.executable,
+        "-m",
+        "halofeed",
+        "convert",
+        f"--source={sources}",
+        f"--out={out}",
+        "--name=photos",
+    ]
     before, began = os.times(), time.monotonic()
     subprocess.run([*command, *first, "--quiet"], check=True, stdout=subprocess.DEVNULL)
     wall, after = time.monotonic() - began, os.times()
@@ -68,14 +76,15 @@ def measure(source: Path, images: int, rounds: int, folder: Path) -> None:
     new = folder / "from" / "photos" / "1.1.0"
     times: dict[str, list[tuple[float, float]]] = {"full": [], "from": [], "again": []}
     for _ in range(rounds):
-        for name, out in (("full", folder / "full"), ("from", new)):
+        for out in (folder / "full", new):
             shutil.rmtree(out, ignore_errors=True)
         times["full"].append(converted(sources, folder / "full"))
         more = (f"--from={earlier}", "--version=1.1.0", "--keep-splits")
         times["from"].append(converted(sources, folder / "from", *more))
         times["again"].append(converted(sources, folder / "from", *more))
     medians = {
-        name: [statistics.median(one[part] for one in found) for part in (0, 1)] for name, found in times.items()
+        name: [statistics.median(one[part] for one in found) for part in (0, 1)]
+        for name, found in times.items()
     }
     print(f"{images:,} pictures and {added:,} more, medians of {rounds} rounds\n")
     print(f"{'':8}{'wall s':>10}{'of full':>10}{'CPU s':>10}{'of full':>10}")
@@ -86,9 +95,12 @@ def measure(source: Path, images: int, rounds: int, folder: Path) -> None:
     before, after = shards_of(earlier), shards_of(new)
     shared = [key for key in after if before.get(key, (0, 0))[0] == after[key][0]]
     total, kept = (sum(after[key][1] for key in keys) for keys in (after, shared))
-    print(f"\n{len(shared)} of {len(after)} shards and {kept / total:.1%} of their bytes are those of the earlier version")
+    print(
+        f"\n{len(shared)} of {len(after)} shards and {kept / total:.1%} of their bytes are those of the earlier version"
+    )
     share = medians["from"][0] / medians["full"][0]
-    print(f"target: at most {_TARGET} of a full conversion; {'reached' if share <= _TARGET else 'missed'} with {share:.3f}")
+    verdict = "reached" if share <= _TARGET else "missed"
+    print(f"target: at most {_TARGET} of a full conversion; {verdict} with {share:.3f}")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

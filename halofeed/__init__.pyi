@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from halofeed.api import StrPath
+from halofeed.inspection.compare_versions import VersionDifference
 from halofeed.inspection.verify import VerifyReport
 from halofeed.api import ConvertedDataset as ConvertedDataset
 from halofeed.api import Dataset as Dataset
@@ -994,6 +995,27 @@ def verify(
     """Check every byte of a data set; see `halofeed.inspection.verify.verify`.
 
     >>> halofeed.verify("data/photos").ok
+    True
+    """
+
+def diff(
+    earlier: StrPath,
+    later: StrPath,
+    *,
+    json: StrPath | None = None,
+    html: StrPath | None = None,
+    debug: bool = False,
+) -> VersionDifference:
+    """Compare two versions of a data set, and return everything in which they differ.
+
+    Args:
+        earlier: folder or address of the earlier version.
+        later: folder or address of the later version.
+        json: write all differences into this file; - prints only them.
+        html: write a page into this file, which loads nothing else.
+        debug: show the whole traceback of an error.
+
+    >>> halofeed.diff("data/photos", "data/photos").is_empty
     True
     """
 

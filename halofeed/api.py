@@ -25,13 +25,14 @@ from halofeed.system.errors import CorruptFileError, HalofeedError, UsageError
 from halofeed.system.wording import plural
 
 if TYPE_CHECKING:
+    from halofeed.inspection.compare_versions import VersionDifference
     from halofeed.inspection.verify import VerifyReport
     from halofeed.loader import Loader
     from halofeed.pipelines.convert import Conversion
     from halofeed.pipelines.run_counts import ConversionSummary
 
 __all__ = [
-    *("ConvertedDataset", "Dataset", "convert", "dry_run", "evaluate", "export", "inspect", "open"),
+    *("ConvertedDataset", "Dataset", "convert", "diff", "dry_run", "evaluate", "export", "inspect", "open"),
     *("plan", "predict", "report", "show", "train", "verify"),
 ]
 StrPath = str | os.PathLike[str]
@@ -277,6 +278,23 @@ def verify(path: StrPath) -> VerifyReport:
 
     with _naming_parameters():
         return module.verify(open(path).path)
+
+
+@explains_calls
+def diff(earlier: StrPath, later: StrPath, **options: Any) -> VersionDifference:
+    """Compare two versions of a data set, and return everything in which they differ.
+
+    Args:
+        earlier: folder or address of the earlier version.
+        later: folder or address of the later version.
+        options: options of `halofeed diff`.
+
+    >>> halofeed.diff("data/photos", "data/photos").is_empty
+    True
+    """
+    parsed, _ = _run("diff", {"path": earlier, "other": later}, options)
+    found: VersionDifference = parsed.difference
+    return found
 
 
 @explains_calls
