@@ -219,8 +219,8 @@ def convert(
         from_: folder or address of an earlier version, such as data/cards/1.0.0: take its recipe, keep its shards
             without a changed or removed example, and put new examples into further shards; its classes keep their
             numbers. source names all sources, old and new; out and name are those of the earlier version.
-        keep_splits: with from: examples of the earlier version keep their split, and new ones of their groups get it;
-            other options of splits are then for the rest.
+        keep_splits: with from_: examples of the earlier version keep their split, and new ones of their groups get
+            it; other options of splits are then for the rest.
         label_map: file of class names (.txt, .json, .pbtxt, .csv); default: from the data.
         split_lists: split by lists of files, e.g. train=train.txt,test=test.txt.
         nnunet_splits: nnU-Net's splits_final.json: the cases of train and val; nnunet_fold says which fold.
@@ -687,8 +687,8 @@ def dry_run(
         from_: folder or address of an earlier version, such as data/cards/1.0.0: take its recipe, keep its shards
             without a changed or removed example, and put new examples into further shards; its classes keep their
             numbers. source names all sources, old and new; out and name are those of the earlier version.
-        keep_splits: with from: examples of the earlier version keep their split, and new ones of their groups get it;
-            other options of splits are then for the rest.
+        keep_splits: with from_: examples of the earlier version keep their split, and new ones of their groups get
+            it; other options of splits are then for the rest.
         label_map: file of class names (.txt, .json, .pbtxt, .csv); default: from the data.
         split_lists: split by lists of files, e.g. train=train.txt,test=test.txt.
         nnunet_splits: nnU-Net's splits_final.json: the cases of train and val; nnunet_fold says which fold.

@@ -19,9 +19,12 @@ from halofeed.system import signals
 from halofeed.system.addresses import is_remote
 from halofeed.system.console import print_status
 from halofeed.system.errors import UsageError, require_extra
+from halofeed.system.wording import plural
 from halofeed.training import unlogged
 
 if TYPE_CHECKING:
+    from halofeed.inspection.compare_versions import VersionDifference
+    from halofeed.pipelines.convert import Conversion
     from halofeed.pipelines.job import JobOptions
     from halofeed.prep.annotations.contract import LayoutOptions
     from halofeed.prep.options.recipe import Recipe
@@ -235,6 +238,7 @@ def run_convert(parsed: argparse.Namespace, beam_arguments: list[str]) -> int:
     print(
         summary(done, warn_cut=options.warn_cut, on_loss=options.on_loss, max_rejected=options.max_rejected)
     )
+    parsed.changes = _print_changes(options, done) if options.from_ else None
     repeated = request.repeated
     # A manifest has the classes but not the file of their names, which the caller may have forgotten.
     if repeated and repeated.labels not in (None, done.manifest.labels):
@@ -243,6 +247,23 @@ def run_convert(parsed: argparse.Namespace, beam_arguments: list[str]) -> int:
             "names was given then, give it again"
         )
     return 0
+
+
+def _print_changes(options: JobOptions, done: Conversion) -> VersionDifference:
+    """Print what differs from the earlier version."""
+    from halofeed.inspection.compare_versions import compare_versions
+    from halofeed.inspection.describe_difference import changed_lines
+
+    found = compare_versions(options.from_, done.folder)
+    print("\n".join(changed_lines(found)))
+    moved = len(found.of_kind("split"))
+    if moved and not options.keep_splits:
+        print_status(
+            f"halofeed convert: {plural(moved, 'example is', 'examples are')} in another split than in "
+            f"{found.earlier.version}, so a model of that version may be tested with pictures of its training; "
+            "--keep-splits keeps every example where it was"
+        )
+    return found
 
 
 def _dry_run(request: _Request) -> int:

@@ -6,7 +6,7 @@ import argparse
 import json
 
 from halofeed.parser import Command, CommandParser
-from halofeed.storage.paths import save_text
+from halofeed.storage.atomic_files import atomic_write
 from halofeed.system.console import print_status
 from halofeed.training import check_file
 
@@ -38,7 +38,7 @@ def _diff(parsed: argparse.Namespace, _: list[str]) -> int:
     # A program reads it from standard output, where nothing else may be then.
     print(text if parsed.json == "-" else found)
     if parsed.json not in (None, "-"):
-        save_text(parsed.json, f"{text}\n", "utf-8")
+        atomic_write(parsed.json, f"{text}\n".encode())
     if parsed.html is not None:
         from halofeed.inspection.html.difference_page import write_difference_page
 

@@ -68,6 +68,21 @@ def groups_of(found: VersionDifference) -> list[tuple[str, list[ExampleChange]]]
     return [(title, examples) for title, examples in groups if examples]
 
 
+def changed_lines(found: VersionDifference, most: int = 8) -> list[str]:
+    """Return the counts of added, removed and changed examples, and the first of them, for the end of a conversion."""
+    if not found.examples:
+        return [f"  from {found.earlier.version}: no example was added, removed or changed"]
+    groups = groups_of(found)
+    counts = ", ".join(f"{len(examples):,} {title[0].lower()}{title[1:]}" for title, examples in groups)
+    lines = [f"  from {found.earlier.version}: {counts}"]
+    shown = max(1, most // len(groups))
+    rows = [(title.lower(), *example_cells(one)) for title, examples in groups for one in examples[:shown]]
+    lines += [f"    {line}" for line in table(("", "id", "source", "split", "change"), rows)[1:]]
+    if sum(len(examples) for _, examples in groups) > len(rows):
+        lines.append(f"    all: `halofeed diff {found.earlier.folder} {found.later.folder}`")
+    return [escape_unprintable(line) for line in lines]
+
+
 def example_cells(one: ExampleChange) -> tuple[str, str, str, str]:
     """Return the id, the source, the split or both splits, and what changed."""
     splits = one.after or one.before or ""

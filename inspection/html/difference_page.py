@@ -32,7 +32,7 @@ def write_difference_page(found: VersionDifference, output: str | os.PathLike[st
     name = one.name if one.name == other.name else f"{one.name} and {other.name}"
     examples = [
         (
-            title.lower().replace(" ", "-"),
+            _anchor(title),
             title,
             _lead(len(rows), "example"),
             [example_cells(row) for row in rows[:_SHOWN]],
@@ -62,6 +62,10 @@ def write_difference_page(found: VersionDifference, output: str | os.PathLike[st
         examples=examples,
         values=values,
     )
+
+
+def _anchor(title: str) -> str:
+    return title.lower().replace(" ", "-")
 
 
 def _lead(count: int, noun: str) -> str:
