@@ -283,22 +283,29 @@ def compatible_labels(earlier: EarlierVersion, found: LabelMap, *, are_given: bo
 
 def older_recipes(earlier: EarlierVersion, recipe: Recipe, labels: LabelMap) -> tuple[OlderRecipe, ...]:
     """Return what the shards of the earlier version and of those before it were made with."""
-    now = recipe.to_json()
-    options = {name: earlier.manifest.recipe.get(name) for name in _SPLIT_OPTIONS if name in now}
-    differing = {name: value for name, value in options.items() if value != now[name]}
+    now, before = _split_options(recipe), _split_options(Recipe.from_json(earlier.manifest.recipe))
     added = () if labels.is_open else tuple(one for one in labels.names if one not in earlier.manifest.labels)
     lineage = lineage_of(earlier.manifest.inputs)
-    found = [OlderRecipe(options=differing, without_classes=added)]
-    for one in () if lineage is None else lineage.recipes:
-        both = {**options, **one.options}
-        found.append(
-            OlderRecipe(
-                options={name: value for name, value in both.items() if value != now[name]},
-                without_classes=(*one.without_classes, *added),
-            )
+    older = [OlderRecipe(options={}, without_classes=()), *(() if lineage is None else lineage.recipes)]
+    found = [
+        OlderRecipe(
+            options={
+                name: value
+                for name, value in {**before, **one.options}.items()
+                if name in now and value != now[name]
+            },
+            without_classes=(*one.without_classes, *added),
         )
+        for one in older
+    ]
     kept = [one for one in found if one.options or one.without_classes]
     return tuple(one for number, one in enumerate(kept) if one not in kept[:number])
+
+
+def _split_options(recipe: Recipe) -> dict[str, Any]:
+    """Return the options that assign splits as plain JSON values."""
+    values = {name: getattr(recipe, name) for name in sorted(_SPLIT_OPTIONS)}
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
 
 
 def lineage_from(

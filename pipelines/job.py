@@ -386,7 +386,11 @@ class ShardJob:
             older: what an earlier version was made with; None: this one.
             labels: its classes.
         """
-        recipe = {**self.recipe.to_json(), **(older.options if older else {})}
+        options = older.options if older else {}
+        tuples: dict[str, Any] = {
+            name: tuple(one) if isinstance(one, list) else one for name, one in options.items()
+        }
+        recipe = dataclasses.replace(self.recipe, **tuples).to_json()
         made_from = {
             "software": __version__,
             "recipe": {key: one for key, one in recipe.items() if key not in _NOT_IN_SHARDS},
