@@ -1,7 +1,6 @@
 """Comparison of two records of one example: pixels, label map, classes, boxes, masks, geometry and other features.
 
-A value that follows from another one is not reported twice: the area of a box that moved, or the checksum of the file
-whose pixels changed.
+A value that follows from another one is not reported twice: the area of a box that moved, or the checksum of the pixels.
 """
 
 from __future__ import annotations
@@ -29,15 +28,16 @@ from halofeed.schemas.manifest import Manifest
 from halofeed.schemas.tfexample import Decoded
 from halofeed.system.wording import plural
 
-PIXELS, LABEL, MASK, BOXES, REGIONS, GEOMETRY, SOURCE, OTHER = (
-    *("pixels", "label", "mask", "boxes", "ignored regions", "geometry", "source file", "features"),
+PIXELS, LABEL, MASK, BOXES, REGIONS, GEOMETRY, OTHER = (
+    *("pixels", "label", "mask", "boxes", "ignored regions", "geometry", "features"),
 )
 _OBJECT = "image/object/"
 _IGNORED = "image/ignored/"
 _NAMES = {keys.CLASS_TEXT, keys.OBJECT_CLASS_TEXT}
 """Names of classes, which follow from their numbers and the data set's class names."""
-_OF_SOURCE = {keys.KEY_SHA256}
 _OF_IMAGE = {keys.ENCODED, keys.FORMAT}
+_OF_BYTES = {keys.KEY_SHA256}
+"""Checksum of the stored image, which follows from it."""
 _OF_LABEL = {keys.LABEL, keys.LABELLED}
 _GEOMETRY = (
     *(keys.SPACING_MM, keys.AFFINE, keys.SOURCE_AFFINE, keys.SOURCE_SHAPE, keys.EXTENT, keys.TRANSFORM),
@@ -91,12 +91,9 @@ def compare_records(pair: RecordPair) -> list[tuple[str, str]]:
         counts = [len(one.get(keys.IGNORED_CORNERS[0], ())) for one in (pair.before, pair.after)]
         found.append((REGIONS, f"{counts[0]} before, {counts[1]} now"))
     found += [(GEOMETRY, pair.both(key)) for key in _GEOMETRY if key in changed]
-    known = {*_OF_IMAGE, *_OF_LABEL, *_GEOMETRY, *_OF_SOURCE, keys.CLASS_LABEL}
+    known = {*_OF_IMAGE, *_OF_LABEL, *_GEOMETRY, *_OF_BYTES, keys.CLASS_LABEL}
     others = sorted(key for key in changed - known if not key.startswith((_OBJECT, _IGNORED)))
     found += [(OTHER, pair.both(key)) for key in others]
-    # Other pixels come from another file; the same ones may come from a file with other metadata.
-    if changed & _OF_SOURCE and not {PIXELS, GEOMETRY} & {kind for kind, _ in found}:
-        found.append((SOURCE, "its bytes changed, and not the pixels"))
     return found
 
 

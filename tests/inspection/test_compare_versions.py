@@ -257,7 +257,7 @@ def test_a_pixel_of_a_mask_is_named_by_its_classes(tmp_path):
     assert found.examples[0].source == "images/2.png"
 
 
-def test_another_label_and_another_file_of_the_same_pixels_are_two_kinds(tmp_path):
+def test_another_label_is_a_change_and_another_file_of_the_same_pixels_is_none(tmp_path):
     def converted(folder: Path, label: str, level: int) -> str:
         folder.mkdir()
         for number in range(6):
@@ -271,7 +271,7 @@ def test_another_label_and_another_file_of_the_same_pixels_are_two_kinds(tmp_pat
 
     before = converted(tmp_path / "one", "coat", 6)
     found = compare_versions(before, converted(tmp_path / "two", "hat", 1))
-    assert kinds(found) == {1: {"label"}, 3: {"source file"}}
+    assert kinds(found) == {1: {"label"}}
     assert found.examples[0].changes == (("label", "coat before, hat now"),)
 
 
