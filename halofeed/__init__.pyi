@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from halofeed.api import StrPath
 from halofeed.inspection.review.review import Review
+from halofeed.inspection.compare_versions import VersionDifference
 from halofeed.inspection.verify import VerifyReport
 from halofeed.api import ConvertedDataset as ConvertedDataset
 from halofeed.api import Dataset as Dataset
@@ -59,6 +60,8 @@ def convert(
     beam_options: Sequence[str] = (),
     images: StrPath | None = None,
     version: str = '1.0.0',
+    from_: StrPath = '',
+    keep_splits: bool = False,
     label_map: StrPath | None = None,
     split_lists: Sequence[str | int] | Mapping[str, Any] = (),
     nnunet_splits: StrPath | None = None,
@@ -214,6 +217,11 @@ def convert(
         beam_options: Beam's own options, such as ["--runner=DataflowRunner"].
         images: folder that image paths are relative to; default: the source's folder.
         version: the data set's version.
+        from_: folder or address of an earlier version, such as data/cards/1.0.0: take its recipe, keep its shards
+            without a changed or removed example, and put new examples into further shards; its classes keep their
+            numbers. source names all sources, old and new; out and name are those of the earlier version.
+        keep_splits: with from_: examples of the earlier version keep their split, and new ones of their groups get
+            it; other options of splits are then for the rest.
         label_map: file of class names (.txt, .json, .pbtxt, .csv); default: from the data.
         split_lists: split by lists of files, e.g. train=train.txt,test=test.txt.
         nnunet_splits: nnU-Net's splits_final.json: the cases of train and val; nnunet_fold says which fold.
@@ -523,6 +531,8 @@ def dry_run(
     recipe: StrPath | Mapping[str, Any] | None = None,
     images: StrPath | None = None,
     version: str = '1.0.0',
+    from_: StrPath = '',
+    keep_splits: bool = False,
     label_map: StrPath | None = None,
     split_lists: Sequence[str | int] | Mapping[str, Any] = (),
     nnunet_splits: StrPath | None = None,
@@ -676,6 +686,11 @@ def dry_run(
         recipe: manifest.json of a data set, options in JSON or YAML, or a pipeline.config; options here win.
         images: folder that image paths are relative to; default: the source's folder.
         version: the data set's version.
+        from_: folder or address of an earlier version, such as data/cards/1.0.0: take its recipe, keep its shards
+            without a changed or removed example, and put new examples into further shards; its classes keep their
+            numbers. source names all sources, old and new; out and name are those of the earlier version.
+        keep_splits: with from_: examples of the earlier version keep their split, and new ones of their groups get
+            it; other options of splits are then for the rest.
         label_map: file of class names (.txt, .json, .pbtxt, .csv); default: from the data.
         split_lists: split by lists of files, e.g. train=train.txt,test=test.txt.
         nnunet_splits: nnU-Net's splits_final.json: the cases of train and val; nnunet_fold says which fold.
@@ -993,6 +1008,27 @@ def review(
 
     >>> halofeed.review("data/photos").suspects
     ()
+    """
+
+def diff(
+    earlier: StrPath,
+    later: StrPath,
+    *,
+    json: StrPath | None = None,
+    html: StrPath | None = None,
+    debug: bool = False,
+) -> VersionDifference:
+    """Compare two versions of a data set, and return everything in which they differ.
+
+    Args:
+        earlier: folder or address of the earlier version.
+        later: folder or address of the later version.
+        json: write all differences into this file; - prints only them.
+        html: write a page into this file, which loads nothing else.
+        debug: show the whole traceback of an error.
+
+    >>> halofeed.diff("data/photos", "data/photos").is_empty
+    True
     """
 
 def inspect(
