@@ -49,6 +49,7 @@ from halofeed.prep.sources.files import SourceFiles
 from halofeed.prep.voxels.encode import ENCODERS, LABEL_ENCODERS
 from halofeed.prep.voxels.kernels import resize_image, resize_mask
 from halofeed.prep.voxels.levels import Levels
+from halofeed.prep.voxels.signatures import sign_stack
 from halofeed.schemas import keys
 from halofeed.schemas.encodings import ENCODINGS
 from halofeed.schemas.ledger import LedgerCounter
@@ -488,7 +489,8 @@ class ClipConverter:
             warnings=reference.notes,
             ledger=ledger or LedgerCounter(),
         )
-        return Record.of(reference, features, facts, number=number, encoding=encoding)
+        signature = sign_stack(rows[:shown], reference.origin, reference.group)
+        return Record.of(reference, features, facts, number=number, encoding=encoding, signature=signature)
 
 
 def _clip_ledger(

@@ -46,6 +46,7 @@ from halofeed.prep.sources.files import SourceFiles
 from halofeed.prep.voxels.encode import ENCODERS
 from halofeed.prep.voxels.kernels import resize_bytes, resize_image
 from halofeed.prep.voxels.masks import mask_bytes
+from halofeed.prep.voxels.signatures import sign_picture
 from halofeed.schemas import keys
 from halofeed.schemas.encodings import ENCODINGS
 from halofeed.schemas.kinds import SPACING, STATED_FIELDS
@@ -214,6 +215,7 @@ class PictureConverter:
             add_levels(ledger, image.levels, reference.source)
         shown = pixels[: plan.resized_size[0], : plan.resized_size[1]]
         add_picture(ledger, shown, image.pixels, image.levels, reference.source)
+        signature = sign_picture(shown, reference.origin, reference.group)
         image = dataclasses.replace(image, pixels=image.pixels[:0].copy())  # frees the pixels
         # Encoding a JPEG again would lose a little of it.
         encoded = without_metadata(data) if keeps_file else _encode(recipe, pixels)
@@ -252,7 +254,9 @@ class PictureConverter:
             orientation=orientation,
         )
         bad_objects = ADDERS[self.task](picture, features, facts)
-        return Record.of(reference, features, facts, bad_objects, encoding=recipe.encoding)
+        return Record.of(
+            reference, features, facts, bad_objects, encoding=recipe.encoding, signature=signature
+        )
 
 
 def _picture_warnings(image: DecodedImage, about_boxes: str | None) -> Iterator[str]:

@@ -50,6 +50,7 @@ from halofeed.prep.options.tiles import tile_overlap_of
 from halofeed.prep.sources.example import SourceExample
 from halofeed.prep.sources.files import SourceFiles
 from halofeed.prep.voxels.encode import ENCODERS
+from halofeed.prep.voxels.signatures import sign_picture
 from halofeed.prep.voxels.tile_pixels import pad_tile, scale_bytes, scale_window
 from halofeed.schemas import keys
 from halofeed.schemas.encodings import ENCODINGS
@@ -402,7 +403,10 @@ class TileConverter:
         }
         if ENCODINGS[recipe.encoding].is_file:
             features[keys.KEY_SHA256] = hashlib.sha256(encoded).hexdigest().encode()
-        return Record.of(reference, features, facts, number=tile.number, encoding=recipe.encoding)
+        signature = sign_picture(shown, reference.origin, reference.group)
+        return Record.of(
+            reference, features, facts, number=tile.number, encoding=recipe.encoding, signature=signature
+        )
 
     def _new_facts(self, tile: PictureTile) -> PictureFacts:
         """Return the facts of a record before its pixels and its annotations are known."""

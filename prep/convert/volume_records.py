@@ -96,6 +96,7 @@ from halofeed.prep.voxels.label_volumes import (
 )
 from halofeed.prep.voxels.levels import Levels
 from halofeed.prep.voxels.resample import apply_image, apply_mask, apply_sets
+from halofeed.prep.voxels.signatures import sign_stack
 from halofeed.schemas import keys
 from halofeed.schemas.encodings import ENCODINGS
 from halofeed.schemas.fields import count_set_members
@@ -751,7 +752,12 @@ class VolumeConverter:
             ledger=shared.ledger,
             objects=objects,
         )
-        return Record.of(shared.reference, features, facts, lost, part.number, encoding=encoding)
+        inside = tuple(slice(low, high) for low, high in zip(*extent, strict=True))
+        reference = shared.reference
+        signature = sign_stack(image[inside][..., 0], reference.origin, reference.group, self.recipe.dtype)
+        return Record.of(
+            reference, features, facts, lost, part.number, encoding=encoding, signature=signature
+        )
 
     def _described(
         self, part: VolumeTile, shared: _ScanFacts
