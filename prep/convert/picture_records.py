@@ -17,6 +17,7 @@ from halofeed.prep.convert.converted_record import Record
 from halofeed.prep.convert.label_image import read_picture_labels
 from halofeed.prep.convert.loss_measures import add_levels, add_picture
 from halofeed.prep.convert.picture_tasks import ADDERS, AnnotatedPicture, add_samples, annotated_orientation
+from halofeed.prep.convert.record_measures import picture_measures
 from halofeed.prep.convert.tallies import (
     PictureFacts,
     PictureTally,
@@ -223,8 +224,9 @@ class PictureConverter:
             features[keys.KEY_SHA256] = hashlib.sha256(encoded).hexdigest().encode()
         loaded = loaded_colors(recipe.encoding, pixels, encoded)
         loaded = None if loaded is None else loaded[: shown.shape[0], : shown.shape[1]]
+        compared = shown if loaded is None else loaded
         facts = PictureFacts(
-            pixel_sums=sum_pixels(shown if loaded is None else loaded),
+            pixel_sums=sum_pixels(compared),
             color_errors=None if loaded is None else count_differences(loaded, shown),
             stored_size=plan.output_size,
             picture_size=plan.resized_size,
@@ -247,7 +249,9 @@ class PictureConverter:
             orientation=orientation,
         )
         bad_objects = ADDERS[self.task](picture, features, facts)
-        return Record.of(reference, features, facts, bad_objects, encoding=recipe.encoding)
+        source_size = displayed_size(orientation, plan.source_size)
+        measures = picture_measures(compared, facts.pixel_sums, source_size)
+        return Record.of(reference, features, facts, bad_objects, encoding=recipe.encoding, measures=measures)
 
 
 def _picture_warnings(image: DecodedImage, about_boxes: str | None) -> Iterator[str]:
