@@ -15,9 +15,10 @@ CONTRAST: Final = "contrast"
 ENTROPY_BITS: Final = "entropy_bits"
 """Entropy of the values of a channel in 256 bins, 0 to 8 bits, the mean of all channels."""
 SHARPNESS: Final = "sharpness"
-"""Mean squared difference of pixels 1 apart, divided by that of pixels 4 apart; the smaller one of the two axes.
+"""Mean squared difference of pixels 1 apart, divided by that of pixels 4 apart, each summed over both axes.
 
-It depends neither on the brightness nor on the contrast: 1 for white noise, 1/16 for a ramp.
+It depends neither on the brightness nor on the contrast: 1 for white noise, 1/16 for a ramp. The smaller ratio of the two
+axes would find motion blur too, but is as small in sharp pictures of long stripes.
 """
 PICTURE: Final = (BRIGHTNESS, CONTRAST, ENTROPY_BITS, SHARPNESS)
 SOURCE_SIDES: Final = ("source_height", "source_width")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from fractions import Fraction
 from typing import Any, Final
 
 import cv2
@@ -79,16 +80,14 @@ def _sharpness(pixels: NDArray[Any]) -> float | None:
         ((rows[:, 1:], rows[:, :-1]), (rows[:, _FAR:], rows[:, :-_FAR])),
         tuple((pixels[apart : starts + apart : _STEP], pixels[:starts:_STEP]) for apart in (1, _FAR)),
     )
-    ratios = [_quotient(near, far) for near, far in pairs]
-    known = [ratio for ratio in ratios if ratio is not None]
-    return min(known) if known else None
+    near, far = (sum(_mean_square(*axis[distance]) for axis in pairs) for distance in (0, 1))
+    return float(near / far) if far else None
 
 
-def _quotient(near: tuple[NDArray[Any], ...], far: tuple[NDArray[Any], ...]) -> float | None:
-    """Return the quotient of the mean squared differences of two pairs of arrays; None if the second one is 0."""
+def _mean_square(first: NDArray[Any], second: NDArray[Any]) -> Fraction:
+    """Return the mean squared difference of two arrays."""
     # OpenCV adds whole numbers, in integers for uint8 and in float64 for uint16, where sums below 2**53 are exact.
-    first, second = (round(cv2.norm(one, other, cv2.NORM_L2SQR)) for one, other in (near, far))
-    return (first * far[0].size) / (second * near[0].size) if second else None
+    return Fraction(round(cv2.norm(first, second, cv2.NORM_L2SQR)), first.size)
 
 
 def scan_measures(
