@@ -17,8 +17,8 @@ ENTROPY_BITS: Final = "entropy_bits"
 SHARPNESS: Final = "sharpness"
 """Mean squared difference of pixels 1 apart, divided by that of pixels 4 apart, each summed over both axes.
 
-It depends neither on the brightness nor on the contrast: 1 for white noise, 1/16 for a ramp. The smaller ratio of the two
-axes would find motion blur too, but is as small in sharp pictures of long stripes.
+It depends neither on the brightness nor on the contrast: 1 for white noise, 1/16 for a ramp. The smaller ratio of
+the two axes would find motion blur too, but is as small in sharp pictures of long stripes.
 """
 PICTURE: Final = (BRIGHTNESS, CONTRAST, ENTROPY_BITS, SHARPNESS)
 SOURCE_SIDES: Final = ("source_height", "source_width")

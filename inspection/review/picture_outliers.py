@@ -122,7 +122,7 @@ def picture_outliers(reviewed: ReviewedSet) -> Iterator[Suspect]:
     columns = _columns(reviewed)
     contrast = columns[measures.CONTRAST]
     one_color = contrast < _least_contrast(reviewed)
-    for record in np.flatnonzero(one_color):
+    for record in np.flatnonzero(one_color).tolist():
         brightness = columns[measures.BRIGHTNESS][record]
         yield _suspect(
             reviewed, PictureKind.ONE_COLOR, record, 1.0, f"all of it at {brightness:.1%} of the range"
@@ -136,7 +136,7 @@ def picture_outliers(reviewed: ReviewedSet) -> Iterator[Suspect]:
         )
         usual = float(np.nanmedian(values)) if np.isfinite(values).any() else 0.0
         scores = _scores(values, rule)
-        for record in np.flatnonzero(scores):
+        for record in np.flatnonzero(scores).tolist():
             words = rule.words.format(value=values[record], usual=usual)
             yield _suspect(reviewed, kind, record, float(scores[record]), words)
 
@@ -145,7 +145,7 @@ _SOURCE: Final = ("source_side", "source_aspect")
 
 
 def _suspect(reviewed: ReviewedSet, kind: SuspectKind, record: int, score: float, words: str) -> Suspect:
-    return Suspect(kind=kind, places=(reviewed.place(int(record)),), score=score, words=words)
+    return Suspect(kind=kind, places=(reviewed.place(record),), score=score, words=words)
 
 
 def _scores(values: Values, rule: _Rule) -> Values:

@@ -1,7 +1,7 @@
 """Robust distances from what is usual, for measures with heavy tails and for small sets.
 
-A value is unusual if it is further from the median than a limit. The limit is a multiple of the spread on its side, and
-at least a stated distance that matters in practice. Each side has its own spread, which most of the faults cannot change:
+A value is unusual if it is further from the median than a limit. The limit is a multiple of the spread on its side, at
+least a stated distance that matters in practice. Each side has its own spread, which a few faults cannot change:
 
     median           90 % of the values        limit
       |--- spread x 1.28 ---|                     |
