@@ -30,7 +30,7 @@ _WHOLE_PICTURES: Final = 0.05
 _EDGE: Final = 0.004
 """Distance from the picture's edge, as a fraction of a side, within which a box is cut by it: 2 of 512 pixels."""
 _USUAL_SHARE: Final = 0.1
-"""Share of the boxes of a class above which coincidence is a habit of the annotation, such as parts of one class tree."""
+"""Share of the boxes of a class above which coincidence is usual, as where classes are a tree."""
 _FEW: Final = 5
 _PAIRS: Final = 1 << 22
 """Pairs of boxes that are compared at once."""
