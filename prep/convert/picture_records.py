@@ -18,6 +18,7 @@ from halofeed.prep.convert.drawn_boxes import with_drawn_boxes
 from halofeed.prep.convert.label_image import read_picture_labels
 from halofeed.prep.convert.loss_measures import add_levels, add_picture
 from halofeed.prep.convert.picture_tasks import ADDERS, AnnotatedPicture, add_samples, annotated_orientation
+from halofeed.prep.convert.record_measures import picture_measures
 from halofeed.prep.convert.tallies import (
     PictureFacts,
     PictureTally,
@@ -229,8 +230,9 @@ class PictureConverter:
             features[keys.KEY_SHA256] = hashlib.sha256(encoded).hexdigest().encode()
         loaded = loaded_colors(recipe.encoding, pixels, encoded)
         loaded = None if loaded is None else loaded[: shown.shape[0], : shown.shape[1]]
+        compared = shown if loaded is None else loaded
         facts = PictureFacts(
-            pixel_sums=sum_pixels(shown if loaded is None else loaded),
+            pixel_sums=sum_pixels(compared),
             color_errors=None if loaded is None else count_differences(loaded, shown),
             stored_size=plan.output_size,
             picture_size=plan.resized_size,
@@ -254,8 +256,16 @@ class PictureConverter:
             orientation=orientation,
         )
         bad_objects = ADDERS[self.task](picture, features, facts)
+        source_size = displayed_size(orientation, plan.source_size)
+        measures = picture_measures(compared, facts.pixel_sums, source_size)
         return Record.of(
-            reference, features, facts, bad_objects, encoding=recipe.encoding, signature=signature
+            reference,
+            features,
+            facts,
+            bad_objects,
+            encoding=recipe.encoding,
+            signature=signature,
+            measures=measures,
         )
 
 
