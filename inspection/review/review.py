@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from halofeed.inspection.dataset_files import DatasetFiles
 from halofeed.inspection.review.reviewed_set import ReviewedSet
 from halofeed.inspection.review.suspects import Suspect, SuspectKind
 from halofeed.system.wording import plural
@@ -64,7 +65,7 @@ class Review:
         }
 
 
-def review(path: str | os.PathLike[str]) -> Review:
+def review(path: str | os.PathLike[str] | DatasetFiles) -> Review:
     """Search a data set for what may hurt training.
 
     Args:
