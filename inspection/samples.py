@@ -652,7 +652,7 @@ def load_scan(
 
 
 @dataclass(frozen=True, kw_only=True)
-class StoredScan:
+class RecordScan:
     """The arrays of a volume's record; the values of its affine and spacing may be anything.
 
     `label` is [depth, height, width], with class ids or sets; None in a record with boxes.
@@ -675,7 +675,7 @@ class StoredScan:
         return orientation_of(self.affine) if np.isfinite(self.affine).all() else (("?", "?"),) * 3
 
 
-def scan_of(features: Decoded, manifest: Manifest) -> StoredScan | None:
+def scan_of(features: Decoded, manifest: Manifest) -> RecordScan | None:
     """Return the arrays of a volume's record; None if any is missing or malformed."""
     found: dict[str, Any] = {
         "volume": stored_image(features, manifest),
@@ -685,4 +685,4 @@ def scan_of(features: Decoded, manifest: Manifest) -> StoredScan | None:
         "spacing_mm": spacing_of(features),
     }
     missing = [name for name, value in found.items() if value is None and name != "label"]
-    return None if missing else StoredScan(**found)
+    return None if missing else RecordScan(**found)

@@ -1,6 +1,7 @@
 """Sections of a data set's report about single records: suspects first, then its contents with search and filter.
 
-Their pictures are part of the page, so they have a budget in bytes; the sections say how much of the data set they show.
+Their pictures are part of the page, so they have a budget in bytes. The
+sections say how much of the data set they show.
 """
 
 from __future__ import annotations
@@ -159,7 +160,7 @@ def _drawn(drawer: CardDrawer, room: int) -> Iterator[RecordCard]:
     used = 0
     seen: set[int] = set()
     suspects = sorted(drawer.findings)
-    for number in (*suspects, *spread(len(drawer.reviewed))):
+    for number in (*suspects, *spread_numbers(len(drawer.reviewed))):
         is_suspect = len(seen) < len(suspects)
         if number in seen or (is_suspect and (3 * used > budget or 3 * len(seen) > most)):
             continue
@@ -179,12 +180,12 @@ def _slices_of(records: int) -> int:
     return max(16, min(_SLICES, 640 // max(1, records)))
 
 
-def spread(count: int) -> Iterator[int]:
+def spread_numbers(count: int) -> Iterator[int]:
     """Yield each number below `count` once, so that the first ones are spread over all.
 
     The bits of a counter in reverse order: van der Corput (1935).
 
-    >>> list(spread(6))
+    >>> list(spread_numbers(6))
     [0, 4, 2, 1, 5, 3]
     """
     bits = max(1, (count - 1).bit_length())

@@ -382,7 +382,7 @@ def test_a_browser_shows_every_picture_without_errors_overlaps_or_sideways_scrol
     labels = read_manifest(folder).labels
     change(folder, labels={value: f"{name} with quite a long name" for value, name in labels.items()})
     source, _ = report(folder)
-    assert_a_browser_shows(source, 30, tmp_path)
+    assert_a_browser_shows(source, 30 + 10, tmp_path)
 
 
 @pytest.mark.parametrize("highest", [0, 1, 2, 3, 7, 10, 99, 101, 12345, 3e9])
