@@ -987,7 +987,7 @@ def verify(
 def review(
     path: StrPath,
 ) -> Review:
-    """Search a data set for what may hurt training; see `halofeed.inspection.review.review`.
+    """Search a data set for what may hurt training; see `halofeed.inspection.review.review.review_dataset`.
 
     >>> halofeed.review("data/photos").suspects
     ()

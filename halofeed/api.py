@@ -282,15 +282,15 @@ def verify(path: StrPath) -> VerifyReport:
 
 @explains_calls
 def review(path: StrPath) -> Review:
-    """Search a data set for what may hurt training; see `halofeed.inspection.review.review`.
+    """Search a data set for what may hurt training; see `halofeed.inspection.review.review.review_dataset`.
 
     >>> halofeed.review("data/photos").suspects
     ()
     """
-    from halofeed.inspection.review import review as module
+    from halofeed.inspection.review.review import review_dataset
 
     with _naming_parameters():
-        return module.review(open(path).path)
+        return review_dataset(open(path).path)
 
 
 @explains_calls

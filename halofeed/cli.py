@@ -400,18 +400,19 @@ def _verify(parsed: argparse.Namespace, _: list[str]) -> int:
 
 
 def _review(parsed: argparse.Namespace, _: list[str]) -> int:
-    from halofeed.inspection.review.review import review
+    from halofeed.inspection.review.review import review_dataset
+    from halofeed.storage.atomic_files import atomic_write
 
     if parsed.show < 0:
         raise UsageError(f"--show {parsed.show}: expected 0 or more")
-    parsed.review = review(parsed.path)
+    parsed.review = review_dataset(parsed.path)
     text = json.dumps(parsed.review.to_json(), indent=1)
     if parsed.json == "-":
         print(text)
         return 0
     if parsed.json is not None:
         training.check_file("--json", parsed.json)
-        Path(parsed.json).write_text(f"{text}\n", encoding="utf-8")
+        atomic_write(Path(parsed.json), f"{text}\n".encode())
     print(parsed.review.text(parsed.show))
     return 0
 

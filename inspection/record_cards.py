@@ -13,7 +13,7 @@ import numpy as np
 from halofeed.inspection.dataset_facts import DatasetFacts
 from halofeed.inspection.planes import Display, ShownVolume, center_of, display_of
 from halofeed.inspection.review.reviewed_set import ReviewedSet
-from halofeed.inspection.review.suspects import Place
+from halofeed.inspection.review.suspects import RecordPlace
 from halofeed.inspection.samples import MAX_OBJECTS, clamped_side, draw_stored, scan_of
 from halofeed.inspection.scan_objects import StoredObjects
 from halofeed.inspection.slice_sheet import SliceSheet, chosen_depths, draw_sheet
@@ -155,7 +155,7 @@ class RecordCard:
     """
 
     number: int
-    place: Place
+    place: RecordPlace
     facts: RecordFacts
     findings: tuple[int, ...] = ()
     picture: CardPicture | None = None

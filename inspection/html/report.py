@@ -51,7 +51,7 @@ from halofeed.inspection.html.page import (
 from halofeed.inspection.plan_report import plan_section_values
 from halofeed.inspection.planes import Display
 from halofeed.inspection.record_cards import CardDrawer
-from halofeed.inspection.review.review import Review, review
+from halofeed.inspection.review.review import Review, review_dataset
 from halofeed.inspection.review.reviewed_set import ReviewedSet
 from halofeed.inspection.samples import (
     Candidate,
@@ -137,7 +137,7 @@ class Report:
     @cached_property
     def review(self) -> Review:
         """Return what a search of the data set found."""
-        return review(self.files)
+        return review_dataset(self.files)
 
     @cached_property
     def drawer(self) -> CardDrawer:

@@ -20,7 +20,7 @@ _SHOWN = 5
 
 @dataclass(frozen=True, kw_only=True)
 class Review:
-    """What a review found.
+    """Result of a review: the suspects among the records of a data set.
 
     Args:
         folder: folder or address of the data set's version.
@@ -65,7 +65,7 @@ class Review:
         }
 
 
-def review(path: str | os.PathLike[str] | DatasetFiles) -> Review:
+def review_dataset(path: str | os.PathLike[str] | DatasetFiles) -> Review:
     """Search a data set for what may hurt training.
 
     Args:
