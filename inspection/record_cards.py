@@ -60,7 +60,7 @@ _ENLARGED = 4
 
 @dataclass(frozen=True, kw_only=True)
 class RecordFacts:
-    """What is searched in a record.
+    """Values of a record that are searched.
 
     Args:
         source: path of its source.
