@@ -23,7 +23,7 @@ from halofeed.inspection.html.page import included, rendered, script_hash
 from halofeed.inspection.record_cards import CardDrawer, CardPicture, RecordCard, size_words
 from halofeed.inspection.review.review import review_dataset
 from halofeed.inspection.review.reviewed_set import ReviewedSet
-from halofeed.inspection.review.suspects import SuspectKind
+from halofeed.inspection.review.suspects import Suspect, SuspectKind
 from halofeed.inspection.serve.record_columns import RecordColumns, RecordQuery
 from halofeed.inspection.words import escape_unprintable
 from halofeed.system.addresses import address_of
@@ -40,6 +40,7 @@ _CACHED_QUERIES, _CACHED_PICTURES = 8, 128
 _PAUSE_S = 0.05
 """Time without a request after which the columns are read on: a browser asks for the pictures after the page."""
 _LONGEST_TEXT = 200
+_MAX_SUSPECTS = 20
 _LARGEST_NUMBER = 10**9
 _TRANSPARENT = base64.b64decode(
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAQAAAC1HAwCAAAAC0lEQVR42mNkYAAAAAYAAjCB0C8AAAAASUVORK5CYII="
@@ -67,14 +68,14 @@ class ReviewState:
     Args:
         kinds: kinds of suspects that were found.
         findings: numbers of the kinds of each record that is a suspect.
-        suspects: number of suspects.
+        suspects: what was found.
         words: what is known of it, for a page.
         is_done: whether the review has ended.
     """
 
     kinds: tuple[SuspectKind, ...] = ()
     findings: Mapping[int, tuple[int, ...]]
-    suspects: int = 0
+    suspects: tuple[Suspect, ...] = ()
     words: str
     is_done: bool = True
 
@@ -149,7 +150,7 @@ class ServedSet:
         self._review = ReviewState(
             kinds=tuple(kinds_of(found)),
             findings=findings_by_record(self._drawer, found),
-            suspects=count,
+            suspects=found.suspects,
             words=plural(count, "suspect") if count else "No suspects.",
         )
 
@@ -191,11 +192,17 @@ class ServedSet:
         drawer = replace(self._drawer, findings=self._review.findings)
         card = self._drawn(drawer, number, _LARGE_SIDE)
         name = f"{card.place.split}:{card.place.number}"
+        where = (card.place.split, card.place.number)
+        suspects = [
+            one
+            for one in self._review.suspects
+            if any((place.split, place.number) == where for place in one.places)
+        ]
         return self._page(
             "served_record.html",
             card=card,
             name=name,
-            kinds=self._review.kinds,
+            suspects=suspects[:_MAX_SUSPECTS],
             text=describe_record(self._path, name),
             has_masks=drawer.has_masks,
             last=len(self._reviewed) - 1,
