@@ -1050,6 +1050,8 @@ def report(
     sources: StrPath | None = None,
     redirects: str = '',
     samples: int = 12,
+    serve: bool = False,
+    port: int = 0,
     debug: bool = False,
 ) -> Path:
     """Write the HTML report of a data set or a training run, and return its path.
@@ -1060,7 +1062,10 @@ def report(
         sources: the folder of the source pictures, to show them beside the stored ones; default: the folder from
             which this machine converted them; without one they are not shown.
         redirects: http addresses: hosts to which the server may redirect, or * for any (default: only itself).
-        samples: pictures to show.
+        samples: samples to show beside their sources; 0 for a report without pictures.
+        serve: write no file; serve pages of all records with search and filter to a browser of this machine, until
+            Ctrl-C.
+        port: of serve; default: any free port.
         debug: show the whole traceback of an error.
 
     >>> print(halofeed.report("data/photos", output="photos.html"))

@@ -345,6 +345,10 @@ def report(path: StrPath, **options: Any) -> Path:
     >>> print(halofeed.report("data/photos", output="photos.html"))
     photos.html
     """
+    if options.get("serve"):
+        raise UsageError(
+            f"serve: a server runs until Ctrl-C; run `halofeed report {path} --serve` in a terminal"
+        )
     return Path(_run("report", {"path": path}, options)[1].strip())
 
 

@@ -319,7 +319,20 @@ def _add_report(parser: CommandParser) -> None:
         "this machine converted them; without one they are not shown",
     )
     _add_redirects(parser)
-    parser.add_argument("--samples", type=int, default=12, metavar="N", help="pictures to show (default: 12)")
+    parser.add_argument(
+        "--samples",
+        type=int,
+        default=12,
+        metavar="N",
+        help="samples to show beside their sources; 0 for a report without pictures (default: 12)",
+    )
+    parser.add_argument(
+        "--serve",
+        action="store_true",
+        help="write no file; serve pages of all records with search and filter to a browser of this machine, until "
+        "Ctrl-C",
+    )
+    parser.add_argument("--port", type=int, default=0, metavar="N", help="of --serve; default: any free port")
 
 
 def _add_show(parser: CommandParser) -> None:
@@ -436,6 +449,10 @@ def _inspect(parsed: argparse.Namespace, _: list[str]) -> int:
 def _report(parsed: argparse.Namespace, _: list[str]) -> int:
     from halofeed.schemas.file_layout import RUN_FILE
 
+    if parsed.serve:
+        return _serve_records(parsed)
+    if parsed.port:
+        raise UsageError(f"--port {parsed.port}: only --serve has a port; add --serve")
     # The folder of a run has this file; that of a data set has a manifest.
     if os.path.isfile(os.path.join(parsed.path, RUN_FILE)):
         from halofeed.inspection.html.run_report import write_run_report
@@ -445,6 +462,21 @@ def _report(parsed: argparse.Namespace, _: list[str]) -> int:
     from halofeed.inspection.html.report import write_report
 
     print(write_report(parsed.path, output=parsed.output, sources=parsed.sources, samples=parsed.samples))
+    return 0
+
+
+def _serve_records(parsed: argparse.Namespace) -> int:
+    """Serve pages of a data set's records until a signal ends the process."""
+    from halofeed.inspection.serve.record_server import RecordServer
+    from halofeed.inspection.serve.served_set import ServedSet
+
+    if parsed.output is not None:
+        raise UsageError(f"--output {parsed.output}: --serve writes no file; leave one of them away")
+    with RecordServer(ServedSet(parsed.path), parsed.port) as server:
+        print(
+            f"{parsed.path}: open {server.address} in a browser of this machine; Ctrl-C ends it", flush=True
+        )
+        server.serve_forever()
     return 0
 
 
@@ -556,7 +588,11 @@ _COMMANDS: dict[str, Command] = {
     ),
     "report": Command(
         summary="write one self-contained HTML file about a data set or a training run",
-        example="examples:\n  halofeed report data/cards/1.0.0 --output cards.html\n  halofeed report runs/cards",
+        example="""\
+        examples:
+          halofeed report data/cards/1.0.0 --output cards.html
+          halofeed report data/cards/1.0.0 --serve      # pages through all records in a browser
+          halofeed report runs/cards""",
         add=_add_report,
         run=_report,
     ),

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from halofeed.inspection.dataset_files import DatasetFiles
 from halofeed.inspection.review.box_outliers import box_outliers
 from halofeed.inspection.review.picture_outliers import picture_outliers
 from halofeed.inspection.review.reviewed_set import ReviewedSet
@@ -67,7 +68,7 @@ class Review:
         }
 
 
-def review_dataset(path: str | os.PathLike[str]) -> Review:
+def review_dataset(path: str | os.PathLike[str] | DatasetFiles) -> Review:
     """Search a data set for what may hurt training.
 
     Args:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -100,14 +100,22 @@ class ReviewedSet:
 
     def place(self, record: int) -> RecordPlace:
         """Return the split, number, id and source of a record."""
-        one, row = self._at(record)
         source = text_of(self.small_features(record, frozenset({keys.FILENAME})), keys.FILENAME)
-        return RecordPlace(
-            split=one.split,
-            number=one.first_of_split + row,
-            id=int(self.ids[record]),
-            source=source or "",
-        )
+        return replace(self.place_of(record), source=source or "")
+
+    def place_of(self, record: int) -> RecordPlace:
+        """Return the split, number and id of a record without reading it; its source is ""."""
+        one, row = self._at(record)
+        identity = int(self._stored(one).index.ids[row])
+        return RecordPlace(split=one.split, number=one.first_of_split + row, id=identity, source="")
+
+    def number_of(self, place: RecordPlace) -> int | None:
+        """Return the number of a record among those of all splits; None if there is no such record."""
+        for one in self._shards:
+            row = place.number - one.first_of_split
+            if one.split == place.split and 0 <= row < one.shard.records:
+                return one.first + row
+        return None
 
     def _at(self, record: int) -> tuple[_PlacedShard, int]:
         firsts = self._firsts

@@ -402,7 +402,7 @@ EXCEPTIONS: dict[str, str] = {
         ),
         "tests/test_scan_boxes_end_to_end.py and tests/mistakes/scan_box_advice.py type it",
     ),
-    "loader/contact_sheet.py: --k:{};--on:{}": "These are two colors of a style sheet, and no options.",
+    "loader/contact_sheet.py: --k:{};--on:#000": "These are two colors of a style sheet, and no options.",
 }
 """Texts whose suggestion is not typed here, each with the reason."""
 
