@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 from halofeed.pipelines.classes import NamesInLabels
 from halofeed.pipelines.declared_sizes import add_declared_objects
+from halofeed.pipelines.earlier_version import EarlierVersion, keep_splits
 from halofeed.pipelines.opened_sources import Sources, naming_faults
 from halofeed.pipelines.references import ReferenceWriter
 from halofeed.pipelines.totals import Totals
@@ -42,6 +43,7 @@ class LayoutInput:
     Args:
         options: options that the layout reads.
         splits: how the user divides the references.
+        earlier: version whose examples keep their splits.
     """
 
     recipe: Recipe
@@ -50,6 +52,7 @@ class LayoutInput:
     selection: FileSelection
     options: LayoutOptions
     splits: SplitOptions
+    earlier: EarlierVersion | None = None
 
 
 def list_here(layout_input: LayoutInput, writer: ReferenceWriter | None) -> Totals:
@@ -200,8 +203,10 @@ def _assigned(
         _assign, options=options, are_patients=layout_input.layout.name == "dicom", warn=warn
     )
     if layout_input.recipe.may_hold_label_images():
-        return assign_unlabeled_apart(references, assign, by_shares=bool(options.shares))
-    return assign(references)
+        assigned = assign_unlabeled_apart(references, assign, by_shares=bool(options.shares))
+    else:
+        assigned = assign(references)
+    return assigned if layout_input.earlier is None else keep_splits(assigned, layout_input.earlier, warn)
 
 
 def _assign(

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache, reduce
 from itertools import pairwise
 from operator import or_
@@ -39,6 +39,7 @@ from halofeed.prep.convert.loss_measures import (
     flat_channels,
     source_name,
 )
+from halofeed.prep.convert.record_measures import scan_measures
 from halofeed.prep.convert.tallies import (
     Coverage,
     ObjectFacts,
@@ -96,6 +97,7 @@ from halofeed.prep.voxels.label_volumes import (
 )
 from halofeed.prep.voxels.levels import Levels
 from halofeed.prep.voxels.resample import apply_image, apply_mask, apply_sets
+from halofeed.prep.voxels.signatures import sign_stack
 from halofeed.schemas import keys
 from halofeed.schemas.encodings import ENCODINGS
 from halofeed.schemas.fields import count_set_members
@@ -291,6 +293,7 @@ class _ScanFacts:
         ledger: losses of the conversion.
         objects: the objects of the scan; None for segmentation.
         shown_objects: what each record shows of them.
+        measures: figures of the scan for the index of its first record.
     """
 
     reference: SourceExample
@@ -303,6 +306,7 @@ class _ScanFacts:
     ledger: LedgerCounter
     objects: ScanObjects | None = None
     shown_objects: ShownObjects | None = None
+    measures: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -361,6 +365,7 @@ class VolumeConverter:
         levels = self._count_source(ledger, image, values, reference, needs_unit=needs_unit)
         if known is not None:
             self._count_instances(ledger, known, coverage, reference)
+        measures = scan_measures(image, canonical.spacing_mm, known, coverage.class_mm3, self._channels)
         del known
         noted = (*(labels.findings if labels else ()), *assumed, *rounded, *coverage.findings())
         noted += () if shown is None else shown.findings()
@@ -375,6 +380,7 @@ class VolumeConverter:
             ledger=ledger,
             objects=objects,
             shown_objects=shown,
+            measures=measures,
         )
         # `_move_parts` empties these lists, so that it can reuse or free the arrays.
         images, masks = [image], [] if labels is None else [labels.values]
@@ -751,7 +757,19 @@ class VolumeConverter:
             ledger=shared.ledger,
             objects=objects,
         )
-        return Record.of(shared.reference, features, facts, lost, part.number, encoding=encoding)
+        inside = tuple(slice(low, high) for low, high in zip(*extent, strict=True))
+        reference = shared.reference
+        signature = sign_stack(image[inside][..., 0], reference.origin, reference.group, self.recipe.dtype)
+        return Record.of(
+            reference,
+            features,
+            facts,
+            lost,
+            part.number,
+            encoding=encoding,
+            signature=signature,
+            measures=None if part.number else shared.measures,
+        )
 
     def _described(
         self, part: VolumeTile, shared: _ScanFacts

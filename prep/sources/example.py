@@ -214,6 +214,11 @@ class SourceExample:
         return tuple(dict.fromkeys([*self._image_paths, *chain.from_iterable(named), *self.parts]))
 
     @property
+    def origin(self) -> str:
+        """Path that all pages of a file share, and all frames of a video."""
+        return self.source if self.video_frame is None else self.video_frame[0]
+
+    @property
     def _image_paths(self) -> tuple[str, ...]:
         if self.video_frame is not None:
             return (self.video_frame[0],)
