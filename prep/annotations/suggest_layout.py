@@ -8,7 +8,7 @@ import json
 import re
 import shlex
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from posixpath import basename, splitext
@@ -179,14 +179,6 @@ _FOREIGN_BYTES = {
 }
 """First bytes of files that are no tables, and what to do about each."""
 _STATIC_SHAPE = " with --depth, --height and --width"
-_TOOL_LAYOUTS = frozenset(
-    (
-        *("labelme", "cvat", "createml", "kitti", "dota", "via", "label-studio", "supervisely", "wider"),
-        *("visdrone", "visdrone-video", "mot", "crowdhuman", "cityscapes", "bdd100k", "datumaro", "fiftyone"),
-        *("yolo-ndjson", "sagemaker", "keras-yolo", "pascal-text"),
-    )
-)
-"""Layouts of annotation tools: their files belong to no other layout, so that each error of another names them."""
 _MASK_FOLDER = re.compile(
     r"(labels?|masks?|segmentations?|segs?|annotations?|SegmentationClass)(tr|ts)?", re.IGNORECASE
 )
@@ -304,13 +296,23 @@ def _may_be_class_folders(files: ListedFiles) -> bool:
     return _holds_several_classes(files) and not _share_names(files)
 
 
-def add_hint(error: AnnotationsError, files: SourceFiles, own: str, named: str | None) -> AnnotationsError:
-    """Return the error of a layout, with the format of the files if a tool wrote them, or if no layout reads them."""
+def add_hint(
+    error: AnnotationsError, files: SourceFiles, own: str, named: str | None, with_own_files: Collection[str]
+) -> AnnotationsError:
+    """Return the error of a layout, with the format of the files if a tool wrote them, or if no layout reads them.
+
+    Args:
+        error: error of the layout.
+        files: files of the annotations.
+        own: layout that the user chose.
+        named: annotation file that the user named, if any.
+        with_own_files: layouts with `Layout.has_own_files`.
+    """
     found = list(find_hints(files, named))
     if not found or found[0].what in str(error) or any(own in one.layouts for one in found):
         return error
     # A table or a folder of masks can belong to any layout, so it does not contradict the user's choice.
-    if found[0].layouts and not _TOOL_LAYOUTS.issuperset(found[0].layouts):
+    if found[0].layouts and not all(one in with_own_files for one in found[0].layouts):
         return error
     return AnnotationsError(f"{error}; {found[0]}")
 

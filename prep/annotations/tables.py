@@ -17,7 +17,7 @@ from functools import partial
 from itertools import chain, count, islice
 from typing import Any
 
-from halofeed.prep.annotations.class_marks import class_columns_form
+from halofeed.prep.annotations.class_marks import OptionsNeededError, class_columns_form
 from halofeed.prep.annotations.class_names import class_number
 from halofeed.prep.annotations.columns import CORNERS, ColumnMapping, has_columns, normalize_name
 from halofeed.prep.annotations.container_rows import FAULT, parquet_rows, usable_rows, webdataset_rows
@@ -296,8 +296,8 @@ def read_tables(
     try:
         tables = [read(name, TableText(annotations, name, rule.options, form), rule) for name in names]
     except AnnotationsError as error:
-        # One of several tables may be another project's.
-        if len(names) == 1 or container_kind(names[0]):
+        # One of several tables may be another project's; options are those of all tables of a set.
+        if len(names) == 1 or container_kind(names[0]) or isinstance(error, OptionsNeededError):
             raise
         listed = ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
         raise AnnotationsError(f"{error}; of {listed} name the one to read with --source") from error

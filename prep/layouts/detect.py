@@ -11,6 +11,7 @@ from itertools import pairwise
 from posixpath import basename, splitext
 
 from halofeed.prep.annotations.advice import Suggestion, advise, option_values, suggest
+from halofeed.prep.annotations.class_marks import OptionsNeededError
 from halofeed.prep.annotations.contract import LayoutOptions, grouped, is_split_name
 from halofeed.prep.annotations.dicom_evidence import holds_pictures, one_patient_each
 from halofeed.prep.annotations.layout_hints import Hint, read_heads
@@ -273,11 +274,19 @@ def _by_listing(source: _Source, candidates: Sequence[str], hints: Sequence[Hint
 
 @dataclass(frozen=True, kw_only=True)
 class _Trial:
-    """Result of listing a source by a layout, with the reason why it fits or not."""
+    """Result of listing a source by a layout, with the reason why it fits or not.
+
+    Args:
+        name: name of the layout.
+        fits: whether it fits.
+        reason: why, in words.
+        needs_options: whether it fits with the options that the reason names.
+    """
 
     name: str
     fits: bool
     reason: str
+    needs_options: bool = False
 
 
 def _try_layout(source: _Source, name: str) -> _Trial:
@@ -287,7 +296,11 @@ def _try_layout(source: _Source, name: str) -> _Trial:
         listed = source.list_by(name, options)
     except (AnnotationsError, UsageError) as error:
         why = error.brief if isinstance(error, LayoutError) else str(error)
-        return _Trial(name=name, fits=False, reason=why.removeprefix(f"{source.annotations.root}: "))
+        reason = why.removeprefix(f"{source.annotations.root}: ")
+        needs_options = isinstance(error, OptionsNeededError) or isinstance(
+            error.__cause__, OptionsNeededError
+        )
+        return _Trial(name=name, fits=False, reason=reason, needs_options=needs_options)
     good = [one for one in listed if one.problem is None]
     if name == "folders" and (doubt := _doubt_folders(source, good, options)) is not None:
         return _Trial(name=name, fits=False, reason=doubt)
@@ -332,6 +345,8 @@ def _no_layout_message(
     # A table that names pictures may lack one word, which its layout's own message tells.
     if not tables and shown:
         trials = [*_try_tables(source, {trial.name for trial in trials}), *trials]
+    if asked := next((trial for trial in trials if trial.needs_options), None):
+        return f"{root}: {asked.reason}"
     lines = [f"  {trial.name}: {trial.reason}" for trial in trials if not trial.fits]
     for text in [f"; {hint}" for hint in (*hints, shown) if hint]:  # once is enough
         lines = [line.replace(text, "") for line in lines]

@@ -107,6 +107,10 @@ ADVICE: dict[str, Advice] = {
         table(["filename,age,hat,coat", "a.png,3,1,1", "b.png,4,0,1"]),
         "if these are the classes: (--column label=hat,label=coat) (--several-classes keep)",
     ),
+    "columns that may be several classes, with marks of two meanings": refused(
+        table(["filename,age,hat,coat", "a.png,3,1,1", "b.png,4,-1,0"]),
+        "if these are the classes: (--column label=hat,label=coat) (--several-classes keep) (--class-marks no=-1);",
+    ),
     "marks of two meanings": refused(
         table(["filename,hat,coat", "a.png,1,", "b.png,0,1"]),
         "(--class-marks no=blank) takes it",
