@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any
@@ -55,10 +55,8 @@ from halofeed.system.memory import ReserveMemory
 
 BOX_BYTES = 2048
 """Bytes of an object with its features."""
-_WARNINGS = (
-    *(FEWER_BITS, GRAY_BANDS, MORE_BANDS),
-    *(BURNED_IN_TEXT, OVERLAYS_LEFT_OUT, SEVERAL_VIEWS, IGNORED_WINDOWS, NARROW_VALUES),
-)
+DICOM_WARNINGS = (BURNED_IN_TEXT, OVERLAYS_LEFT_OUT, SEVERAL_VIEWS, IGNORED_WINDOWS, NARROW_VALUES)
+_WARNINGS = (FEWER_BITS, GRAY_BANDS, MORE_BANDS, *DICOM_WARNINGS)
 """Notes of decoders about guesses, which are printed as warnings."""
 _ENCODED = {"raw": 0.0, "packed": 1.0, "yuv420": 1.5, "jpeg": 2.0, "png": 2.7}
 _ENCODED_LABEL = {"raw": 0, "packed": 1, "yuv420": 1, "jpeg": 3, "png": 3}
@@ -250,7 +248,7 @@ class PictureConverter:
             notes=tuple(note for note in image.notes if note not in _WARNINGS),
             warnings=(*reference.notes, *_picture_warnings(image, warning if reference.boxes else None)),
             ledger=ledger,
-            stated=tuple(name for name, field in STATED_FIELDS.items() if field.keys[0] in features),
+            stated=stated_fields_of(features),
         )
         picture = AnnotatedPicture(
             recipe=recipe,
@@ -317,6 +315,11 @@ def size_features(plan: ResizePlan, orientation: int = 1) -> dict[str, Value]:
         keys.SOURCE_WIDTH: np.array([source_width]),
         keys.TRANSFORM: stored_to_file(plan, orientation),
     }
+
+
+def stated_fields_of(features: Mapping[str, Value]) -> tuple[str, ...]:
+    """Return the names of the fields of `STATED_FIELDS` that a record has."""
+    return tuple(name for name, field in STATED_FIELDS.items() if field.keys[0] in features)
 
 
 def stated_features(image: DecodedImage, plan: ResizePlan) -> dict[str, Value]:

@@ -22,7 +22,13 @@ from numpy.typing import NDArray
 
 from halofeed.prep.annotations.labels import LabelMap
 from halofeed.prep.convert.converted_record import HELD_BYTES, Record
-from halofeed.prep.convert.picture_records import size_features, with_frame
+from halofeed.prep.convert.picture_records import (
+    DICOM_WARNINGS,
+    size_features,
+    stated_features,
+    stated_fields_of,
+    with_frame,
+)
 from halofeed.prep.convert.picture_tasks import annotated_orientation
 from halofeed.prep.convert.tallies import (
     PictureFacts,
@@ -221,8 +227,9 @@ class TileConverter:
         facts.ledger.count("sources")
         facts.ledger.count("empty_tiles_dropped", dropped)
         facts.counts_source = True
-        facts.notes += source.facts.notes
-        facts.warnings += source.reference.notes
+        facts.notes += tuple(note for note in source.facts.notes if note not in DICOM_WARNINGS)
+        of_file = tuple(note for note in source.facts.notes if note in DICOM_WARNINGS)
+        facts.warnings += (*source.reference.notes, *of_file)
         yield replace(kept, bad_objects=(*kept.bad_objects, *bad_objects))
 
     def _all_empty(self, source: _Source, dropped: int) -> SourceError:
@@ -257,6 +264,7 @@ class TileConverter:
             stored_size=facts.size,
             scale=1,
             notes=facts.notes,
+            stated=facts.stated,
         )
         grid = reference.grid if recipe.annotation_grid == "auto" else recipe.annotation_grid
         orientation, warning = annotated_orientation(reference.declared_size, header, grid)
@@ -276,6 +284,8 @@ class TileConverter:
             keys.CRS: (place.crs if place else "").encode(),
             keys.GEOTRANSFORM: (place.transform_text() if place else "").encode(),
         }
+        # All tiles of a picture have one scale.
+        features |= stated_features(header, tiles.tile(0).plan)
         if values.range is not None:
             scales, offsets = values.range.scale
             features[keys.INTENSITY_SCALE] = np.array(scales, np.float32)
@@ -383,6 +393,7 @@ class TileConverter:
         if not has_content and not self._keeps_empty(reference, tile.number):
             return None
         shown, facts.notes = self._pixels(source, job)
+        facts.stated = stated_fields_of(source.features)
         stored = pad_tile(shown, tile.plan.output_size, recipe.padding())
         encoded = ENCODERS[recipe.encoding](stored, recipe.jpeg_quality)
         loaded = loaded_colors(recipe.encoding, stored, encoded)

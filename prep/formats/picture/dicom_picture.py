@@ -71,7 +71,7 @@ def open_dicom(data: bytes) -> OpenedImage:
 
 
 @dataclass(frozen=True, kw_only=True)
-class DicomFrame:
+class FramePicture:
     """Frame of a DICOM file, of which only the header was read.
 
     Args:
@@ -92,7 +92,7 @@ class DicomFrame:
         return _opened(self.frames.header, lambda: self.frames.reader, self.byte_count, options, self.frame)
 
 
-def frame_of_file(files: SourceFiles, path: str, frame: int) -> DicomFrame | None:
+def frame_of_file(files: SourceFiles, path: str, frame: int) -> FramePicture | None:
     """Return a frame of a DICOM file; None where the complete file has to be read, see `frames_of_file`.
 
     Raises:
@@ -103,7 +103,7 @@ def frame_of_file(files: SourceFiles, path: str, frame: int) -> DicomFrame | Non
         return None
     if frame >= len(found.header.frames):
         raise damaged_file(f"frame {frame + 1} of {len(found.header.frames)}")
-    return DicomFrame(frames=found, frame=frame)
+    return FramePicture(frames=found, frame=frame)
 
 
 def _opened(
@@ -137,6 +137,20 @@ def _estimate(header: PictureHeader, held_bytes: int) -> MemoryEstimate:
         extra_pixel_bytes=header.stored.samples * sample_bytes,
         held_bytes=held_bytes,
     )
+
+
+def notes_of_header(data: bytes) -> tuple[str, ...]:
+    """Return the notes on the first frame of a DICOM picture that its header shows, without those on its values.
+
+    Raises:
+        SourceError: the header is damaged, or the file holds no picture.
+    """
+    header, _ = read_picture_header(data)
+    notes = tuple(_header_notes(header, 0))
+    if not header.is_gray:
+        return notes
+    options = ReadOptions()
+    return (*notes, *_plan_notes(plan_gray(header, 0, options.window), options))
 
 
 def _load(header: PictureHeader, reader: FrameReader, options: ReadOptions, frame: int) -> Raster:
