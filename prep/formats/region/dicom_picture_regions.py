@@ -12,7 +12,7 @@ from dataclasses import replace
 from halofeed.prep.formats.picture.dicom_picture import notes_of_header, open_dicom
 from halofeed.prep.formats.picture.image import decode_error
 from halofeed.prep.formats.region.region_reader import RegionReader
-from halofeed.prep.formats.region.slide_headers import SLIDE_HEAD_BYTES, is_slide_head
+from halofeed.prep.formats.region.slide_headers import SLIDE_HEAD_BYTES, is_single_picture
 from halofeed.prep.formats.region.slide_regions import open_slide_regions
 from halofeed.prep.formats.region.whole_picture import WholePicture, whole_picture
 from halofeed.prep.sources.files import SourceFiles
@@ -25,7 +25,8 @@ def open_dicom_regions(files: SourceFiles, path: str, threads: int = 1) -> Regio
     Raises:
         SourceError: the file holds neither, or a picture of several frames; see `open_slide_regions`.
     """
-    if is_slide_head(files.head(path, SLIDE_HEAD_BYTES)):
+    # Slices of a scan and other objects are refused as no slides.
+    if not is_single_picture(files.head(path, SLIDE_HEAD_BYTES)):
         return open_slide_regions(files, path, threads)
     return _open_picture(files.read(path))
 

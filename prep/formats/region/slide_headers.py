@@ -134,7 +134,7 @@ def _pictures_in(files: SourceFiles, folder: str) -> list[str]:
             pictures.append(name)
     if not found and not pictures:
         return [
-            name for name in files.files_in(folder) if _is_single_picture(files.head(name, SLIDE_HEAD_BYTES))
+            name for name in files.files_in(folder) if is_single_picture(files.head(name, SLIDE_HEAD_BYTES))
         ]
     largest = list[_Instance]()
     for one in sorted(found, key=lambda one: (-one.pixels, one.path)):
@@ -155,7 +155,7 @@ def read_levels(files: SourceFiles, path: str) -> tuple[list[SlideHeader], int]:
         if str(data.get("SOPClassUID", "")) != SLIDE_CLASS:
             raise decode_error(
                 "DICOM file is no whole-slide image",
-                "convert slices of a scan with --layout dicom and --depth",
+                "convert slices of a scan with --layout dicom and --depth; single pictures such as radiographs are cut",
             )
         siblings, damaged = _siblings(files, path, str(data.get("SeriesInstanceUID", "")))
         if not _is_volume(data):
@@ -234,7 +234,7 @@ def is_slide_head(head: bytes) -> bool:
     return head[128:132] == b"DICM" and _SLIDE_CLASS.search(head[:SLIDE_HEAD_BYTES]) is not None
 
 
-def _is_single_picture(head: bytes) -> bool:
+def is_single_picture(head: bytes) -> bool:
     """Return whether the first bytes are those of a single DICOM picture by its class: no slice, mask or report."""
     sop_class = media_sop_class(head)
     kind = (sop_class_kind(sop_class) if sop_class else None) or IMAGE
