@@ -14,9 +14,11 @@ from numpy.typing import NDArray
 
 from halofeed.prep.annotations.labels import LabelMap
 from halofeed.prep.convert.converted_record import Record
+from halofeed.prep.convert.drawn_boxes import with_drawn_boxes
 from halofeed.prep.convert.label_image import read_picture_labels
 from halofeed.prep.convert.loss_measures import add_levels, add_picture
 from halofeed.prep.convert.picture_tasks import ADDERS, AnnotatedPicture, add_samples, annotated_orientation
+from halofeed.prep.convert.record_measures import picture_measures
 from halofeed.prep.convert.tallies import (
     PictureFacts,
     PictureTally,
@@ -46,6 +48,7 @@ from halofeed.prep.sources.files import SourceFiles
 from halofeed.prep.voxels.encode import ENCODERS
 from halofeed.prep.voxels.kernels import resize_bytes, resize_image
 from halofeed.prep.voxels.masks import mask_bytes
+from halofeed.prep.voxels.signatures import sign_picture
 from halofeed.schemas import keys
 from halofeed.schemas.encodings import ENCODINGS
 from halofeed.schemas.kinds import SPACING, STATED_FIELDS
@@ -162,6 +165,7 @@ class PictureConverter:
         """Return the record of one source; raise SourceError where it cannot be converted."""
         reserve = reserve or self.recipe.reserve_alone()
         files = with_frame(self.recipe, reference, files, reserve)
+        reference = with_drawn_boxes(reference, files, self.recipe, reserve)
         label, notes, classes = read_picture_labels(self.recipe, self.labels, reference, files, reserve)
         reference = dataclasses.replace(reference, notes=(*reference.notes, *notes))
         picture = frame_in_file(reference, files) or files.read(reference.source)
@@ -223,6 +227,7 @@ class PictureConverter:
             add_levels(ledger, image.levels, reference.source)
         shown = pixels[: plan.resized_size[0], : plan.resized_size[1]]
         add_picture(ledger, shown, image.pixels, image.levels, reference.source)
+        signature = sign_picture(shown, reference.origin, reference.group)
         image = dataclasses.replace(image, pixels=image.pixels[:0].copy())  # frees the pixels
         # Encoding a JPEG again would lose a little of it.
         kept = data if keeps_file and isinstance(data, bytes) else None
@@ -237,8 +242,9 @@ class PictureConverter:
             features[keys.KEY_SHA256] = hashlib.sha256(encoded).hexdigest().encode()
         loaded = loaded_colors(recipe.encoding, pixels, encoded)
         loaded = None if loaded is None else loaded[: shown.shape[0], : shown.shape[1]]
+        compared = shown if loaded is None else loaded
         facts = PictureFacts(
-            pixel_sums=sum_pixels(shown if loaded is None else loaded),
+            pixel_sums=sum_pixels(compared),
             color_errors=None if loaded is None else count_differences(loaded, shown),
             stored_size=plan.output_size,
             picture_size=plan.resized_size,
@@ -262,7 +268,17 @@ class PictureConverter:
             orientation=orientation,
         )
         bad_objects = ADDERS[self.task](picture, features, facts)
-        return Record.of(reference, features, facts, bad_objects, encoding=recipe.encoding)
+        source_size = displayed_size(orientation, plan.source_size)
+        measures = picture_measures(compared, facts.pixel_sums, source_size)
+        return Record.of(
+            reference,
+            features,
+            facts,
+            bad_objects,
+            encoding=recipe.encoding,
+            signature=signature,
+            measures=measures,
+        )
 
 
 def _picture_warnings(image: DecodedImage, about_boxes: str | None) -> Iterator[str]:
