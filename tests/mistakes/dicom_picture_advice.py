@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 from PIL import Image
-from pydicom.uid import ComputedRadiographyImageStorage, UltrasoundMultiFrameImageStorage
+from pydicom.uid import ComputedRadiographyImageStorage
 
 from tests.mistakes.dicom_sources import drawn
 from tests.support.advice import Advice, noted, refused, usage
@@ -25,15 +25,6 @@ def radiographs(source: Path, **more: Any) -> None:
         elements = {"SOPClassUID": ComputedRadiographyImageStorage, **more}
         dataset = image_dataset(PIXELS, **RADIOGRAPH, more=elements)
         save(dataset, source / name / "1.dcm")
-
-
-def cine(source: Path) -> None:
-    """Two classes of ultrasound, each of two frames."""
-    for name in "ab":
-        elements = {"SOPClassUID": UltrasoundMultiFrameImageStorage, "NumberOfFrames": 2}
-        frames = np.stack([PIXELS.astype(np.uint8)] * 2)
-        options: dict[str, Any] = {"position": None, "modality": "US", "rescale": None, "patient": name}
-        save(image_dataset(frames, **options, more=elements), source / name / "1.dcm")
 
 
 def windowed(source: Path, **more: Any) -> None:
@@ -73,9 +64,6 @@ ADVICE: dict[str, Advice] = {
         drawn(radiographs, FOLDERS, "--window 1"), "leave (--window) out", "or take (--window none)"
     ),
     "an unknown function of windows": refused(drawn(cubic, FOLDERS), "(--window none) leaves"),
-    "tiles of frames": refused(
-        drawn(cine, FOLDERS, "--fit tiles"), "leave (--fit tiles) out", without=("--fit",), proves="4 records"
-    ),
     "a window for other pictures": usage(drawn(png, FOLDERS, "--window 2"), "leave (--window) out"),
     "values of a narrow range": noted(
         drawn(radiographs, FOLDERS), "(--window) CENTER/WIDTH", more=("150/300",)

@@ -15,7 +15,7 @@ from pydicom.uid import (
 from halofeed.prep.formats.picture.image import BURNED_IN_TEXT
 from halofeed.prep.formats.region.slide_headers import SlideIndex
 from halofeed.prep.sources.files import LocalFiles
-from tests.support.conversions import halofeed_here, read_all, read_split, rejected_entries
+from tests.support.conversions import halofeed_here, read_all, read_split
 from tests.support.dicom_writer import ExplicitVRLittleEndian, image_dataset, save
 
 SIZE, SIDE = (70, 90), 32
@@ -94,15 +94,25 @@ def test_all_tiles_of_a_patient_are_in_one_split(tmp_path):
     assert patients["train"] and patients["test"] and not patients["train"] & patients["test"]
 
 
-def test_files_of_several_frames_are_refused_with_a_fix(tmp_path):
+def test_each_frame_is_cut_into_tiles_of_its_own(tmp_path):
     mammogram(tmp_path / "s/a/0.dcm", 0)
-    kind = {"SOPClassUID": UltrasoundMultiFrameImageStorage, "NumberOfFrames": 2}
-    pixels = np.zeros((2, *SIZE), np.uint8)
+    kind = {"SOPClassUID": UltrasoundMultiFrameImageStorage, "NumberOfFrames": 3}
+    pixels = np.random.default_rng(5).integers(0, 256, (3, *SIZE)).astype(np.uint8)
     save(image_dataset(pixels, modality="US", more=kind, patient="U", **NONE), tmp_path / "s/b/cine.dcm")
-    folder, _ = converted(tmp_path, "t", *TILES, "--max-rejected", 2)
-    assert {entry["reason"] for entry in rejected_entries(folder)} == {
-        "file of several frames is not cut into tiles"
-    }
+    folder, printed = converted(tmp_path, "t", *TILES)
+    assert "rejected" not in printed
+    covered = np.zeros(pixels.shape, bool)
+    for record in read_split(folder, "train"):
+        key = bytes(record["image/key/source"][0]).decode()
+        if not key.startswith("b/cine.dcm#"):
+            continue
+        frame = int(key.rpartition("#")[2]) - 1
+        top, left = record["image/tile/origin"]
+        part = frame, slice(top, top + SIDE), slice(left, left + SIDE)
+        tile = np.frombuffer(record["image/encoded"][0], np.uint8).reshape(SIDE, SIDE)
+        assert np.array_equal(tile, pixels[part])
+        covered[part] = True
+    assert covered.all() and halofeed_here("verify", folder).returncode == 0
 
 
 def test_slices_and_pictures_beside_slides_are_no_pictures_to_cut(tmp_path):

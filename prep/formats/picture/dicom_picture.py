@@ -87,6 +87,11 @@ class FramePicture:
         """Bytes of the frame in the file."""
         return self.frames.reader.frame_bytes(self.frame)
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Notes that the header shows, see `notes_of_frame`."""
+        return _notes_of_header(self.frames.header, self.frame)
+
     def opened(self, options: ReadOptions) -> OpenedImage:
         """Return the picture with these options, whose pixels are read when they are decoded."""
         return _opened(self.frames.header, lambda: self.frames.reader, self.byte_count, options, self.frame)
@@ -139,18 +144,21 @@ def _estimate(header: PictureHeader, held_bytes: int) -> MemoryEstimate:
     )
 
 
-def notes_of_header(data: bytes) -> tuple[str, ...]:
-    """Return the notes on the first frame of a DICOM picture that its header shows, without those on its values.
+def notes_of_frame(data: bytes, frame: int) -> tuple[str, ...]:
+    """Return the notes on a frame of a DICOM picture that its header shows, without those on its values.
 
     Raises:
         SourceError: the header is damaged, or the file holds no picture.
     """
-    header, _ = read_picture_header(data)
-    notes = tuple(_header_notes(header, 0))
+    return _notes_of_header(read_picture_header(data)[0], frame)
+
+
+def _notes_of_header(header: PictureHeader, frame: int) -> tuple[str, ...]:
+    notes = tuple(_header_notes(header, frame))
     if not header.is_gray:
         return notes
     options = ReadOptions()
-    return (*notes, *_plan_notes(plan_gray(header, 0, options.window), options))
+    return (*notes, *_plan_notes(plan_gray(header, frame, options.window), options))
 
 
 def _load(header: PictureHeader, reader: FrameReader, options: ReadOptions, frame: int) -> Raster:

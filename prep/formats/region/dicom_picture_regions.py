@@ -7,38 +7,57 @@ pixels of the complete picture.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
-from halofeed.prep.formats.picture.dicom_picture import notes_of_header, open_dicom
-from halofeed.prep.formats.picture.image import decode_error
+from halofeed.prep.formats.picture.dicom_picture import frame_of_file, notes_of_frame
+from halofeed.prep.formats.picture.image import OpenedImage, Raster, ReadOptions, Size, scale_depth
+from halofeed.prep.formats.picture.picture_formats import open_picture
 from halofeed.prep.formats.region.region_reader import RegionReader
 from halofeed.prep.formats.region.slide_headers import SLIDE_HEAD_BYTES, is_single_picture
 from halofeed.prep.formats.region.slide_regions import open_slide_regions
-from halofeed.prep.formats.region.whole_picture import WholePicture, whole_picture
+from halofeed.prep.formats.region.whole_picture import whole_picture
 from halofeed.prep.sources.files import SourceFiles
-from halofeed.system.wording import plural
 
 
 def open_dicom_regions(files: SourceFiles, path: str, threads: int = 1) -> RegionReader:
-    """Open a DICOM file: a slide by its regions, and a single picture whole.
+    """Open a DICOM file: a slide by its regions, and a single picture, or the first frame of several, whole.
 
     Raises:
-        SourceError: the file holds neither, or a picture of several frames; see `open_slide_regions`.
+        SourceError: the file holds neither; see `open_slide_regions`.
     """
     # Slices of a scan and other objects are refused as no slides.
     if not is_single_picture(files.head(path, SLIDE_HEAD_BYTES)):
         return open_slide_regions(files, path, threads)
-    return _open_picture(files.read(path))
+    return open_frame_regions(files, path, 0)
 
 
-def _open_picture(data: bytes) -> WholePicture:
-    opened = open_dicom(data)
-    # A tile names its source, and no frame of it.
-    if opened.frames > 1:
-        detail = f"{plural(opened.frames, 'frame')}; leave --fit tiles out, or save each frame as a file of its own"
-        raise decode_error("file of several frames is not cut into tiles", detail)
-    reader = whole_picture(data, opened, notes_of_header(data))
+def open_frame_regions(files: SourceFiles, path: str, frame: int) -> RegionReader:
+    """Open a frame of a DICOM picture, from 0, which is decoded whole.
+
+    Raises:
+        SourceError: the file holds no picture or not so many frames, or is damaged.
+    """
+    found = frame_of_file(files, path, frame)
+    data = b"" if found is not None else files.read(path)
+    opened = open_picture(data, ReadOptions(), frame) if found is None else found.opened(ReadOptions())
+    opened = replace(opened, load=_of_one_depth(opened))
+    reader = whole_picture(data, opened, notes_of_frame(data, frame) if found is None else found.notes)
     spacing_mm = opened.stated.spacing_mm
     size_m = None if spacing_mm is None else (spacing_mm[0] / 1000, spacing_mm[1] / 1000)
     reader.facts = replace(reader.facts, pixel_size_m=size_m, fills_depth=True, stated=opened.stated)
     return reader
+
+
+def _of_one_depth(opened: OpenedImage) -> Callable[[bool, Size], Raster]:
+    """Return the loader of a picture with the depth that its estimate states.
+
+    Only decoding shows whether gray values of 8 bits stay so; scaled to 16 bits and back they are the same.
+    """
+    dtype = {1: "uint8", 2: "uint16"}[opened.estimate(False, opened.stored_size).sample_bytes]
+
+    def load(gray_is_enough: bool, needed_size: Size) -> Raster:
+        raster = opened.load(gray_is_enough, needed_size)
+        return replace(raster, pixels=scale_depth(raster.pixels, dtype))
+
+    return load
