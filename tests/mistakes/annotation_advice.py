@@ -69,7 +69,6 @@ def two_rows(root: Path) -> list[object]:
     return ["--layout", "csv", "--source", root / "t.csv", *SIZE, "--class-overlap", "last"]
 
 
-@preparing
 def two_classes(root: Path) -> list[object]:
     """Class folders, and a column of a table that is not there."""
     draw(root, "hat/a.png", "coat/b.png")
