@@ -27,6 +27,7 @@ _API = (
     "predict",
     "report",
     "show",
+    "subset",
     "train",
     "verify",
 )

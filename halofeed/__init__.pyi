@@ -1088,6 +1088,31 @@ def show(
     batch.png
     """
 
+def subset(
+    path: StrPath,
+    *,
+    where: str,
+    out: StrPath,
+    name: str = '',
+    version: str = '',
+    findings: StrPath | Mapping[int, Sequence[str]] | None = None,
+    debug: bool = False,
+) -> Dataset:
+    """Write the records that meet a condition as a version of their own, which lists its parent, and open it.
+
+    Args:
+        path: folder or address of the data set's version.
+        where: condition on the records, such as "class=hat and width>=24"; `halofeed subset --help` has the language.
+        out: folder below which NAME/VERSION is made.
+        name: the subset's name (default: the data set's).
+        version: the subset's version (default: the data set's).
+        findings: findings that a condition may name: JSON, {"ID OF A RECORD": ["FINDING", ...], ...}.
+        debug: show the whole traceback of an error.
+
+    >>> halofeed.subset("data/photos", where="class=hat", out="data", name="hats").splits
+    {'train': 4}
+    """
+
 def plan(
     data: StrPath | None = None,
     *,

@@ -160,7 +160,7 @@ def run_command(
 
 _LOCAL_PATHS = (
     *("run", "out", "output", "source", "sources", "json", "html", "folder", "config"),
-    *("backbone_weights", "init", "compile_cache"),
+    *("backbone_weights", "init", "compile_cache", "findings"),
 )
 """Arguments that must be local paths in all commands except convert."""
 

@@ -67,6 +67,7 @@ _ANNOTATIONS = {
     "checkpoint": "str | int",
     "clips_per_source": "str | int",
     "max_rejected": "int | float | str | None",
+    "findings": "StrPath | Mapping[int, Sequence[str]] | None",
     "ignore_label": "str | int | Sequence[str | int]",
     "pad_value": "int | Sequence[int]",
     "recipe": "StrPath | Mapping[str, Any] | None",
