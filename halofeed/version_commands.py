@@ -54,10 +54,11 @@ examples:
   halofeed subset data/cards/1.0.0 --where 'split=train and not source=*_copy.jpg' --out data --version 1.0.1
   halofeed subset data/cards/1.0.0 --where 'finding!=blurred' --findings findings.json --out data --name sharp
 
-Names: class, split, source, id, width, height, depth, size (the longest side), boxes (their number), finding, the
-attributes of boxes (is_crowd, difficult, truncated, category_id, group_of, occluded, view), and features of records with
-a slash, such as image/format. Signs: = != < <= > >= in (A, B), not in (A, B). Join with and, or, not, ( ). Quote values
-with blanks: class='old coat'; a word without quotes may have * for any characters.
+Names: class, split, source, id, width, height, depth, size (the longest side), boxes (their number),
+finding, the attributes of boxes (is_crowd, difficult, truncated, category_id, group_of, occluded, view),
+and features of records with a slash, such as image/format. Signs: = != < <= > >= in (A, B), not in (A, B).
+Join with and, or, not, ( ). Quote values with blanks: class='old coat'. A word without quotes may have *
+for any characters.
 """
 
 

@@ -1,6 +1,6 @@
 """Comparison of two records of one example: pixels, label map, classes, boxes, masks, geometry and other features.
 
-A value that follows from another one is not reported twice: the area of a box that moved, or the checksum of the pixels.
+A value that follows from another one is not reported: the area of a box that moved, or the checksum of the pixels.
 """
 
 from __future__ import annotations

@@ -86,7 +86,7 @@ class Recount:
         extent = extent_of(features)
         inside = image if extent is None else image[tuple(slice(*pair) for pair in extent.T.tolist())]
         store = self.manifest.field("image").dtype
-        least = float(as_numbers(inside[..., 0], store).min(initial=np.inf))
+        least = float(as_numbers(inside[..., 0], store).min()) if inside.size else 0.0
         ignored = self.manifest.ignore_label
         if label is not None and ignored is not None:
             label = np.where(label == ignored, 0, label)
@@ -113,8 +113,6 @@ def _pixel_sums(features: Decoded, image: NDArray[Any], manifest: Manifest) -> P
         return PixelSums()
     height, width = (integer_of(features, key) or 0 for key in keys.UNPADDED_SIDES)
     shown = image[..., :height, :width, :]
-    if manifest.field("image").is_file and shown.shape[-1] >= 3:
-        shown = np.concatenate([shown[..., 2::-1], shown[..., 3:]], axis=-1)  # OpenCV has blue first
     rows = np.ascontiguousarray(shown).reshape(-1, *shown.shape[-2:])
     histogram, count, sums, squares = sum_pixels(rows)
     return PixelSums(

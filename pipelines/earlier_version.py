@@ -363,7 +363,7 @@ class AddedShards:
     """Shards of the examples that an earlier version does not have, chosen once all are counted.
 
     >>> AddedShards.count(90, 100.0), AddedShards.count(250, 100.0)
-    (1, 3)
+    (1, 2)
     """
 
     def __init__(self, earlier: EarlierVersion, shards: int) -> None:
