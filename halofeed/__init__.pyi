@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from halofeed.api import StrPath
-from halofeed.inspection.compare_versions import VersionDifference
 from halofeed.inspection.verify import VerifyReport
+from halofeed.inspection.version_difference import VersionDifference
 from halofeed.api import ConvertedDataset as ConvertedDataset
 from halofeed.api import Dataset as Dataset
 from halofeed.keras_data import keras_datasets as keras_datasets

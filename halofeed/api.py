@@ -25,8 +25,8 @@ from halofeed.system.errors import CorruptFileError, HalofeedError, UsageError
 from halofeed.system.wording import plural
 
 if TYPE_CHECKING:
-    from halofeed.inspection.compare_versions import VersionDifference
     from halofeed.inspection.verify import VerifyReport
+    from halofeed.inspection.version_difference import VersionDifference
     from halofeed.loader import Loader
     from halofeed.pipelines.convert import Conversion
     from halofeed.pipelines.run_counts import ConversionSummary

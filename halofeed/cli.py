@@ -542,7 +542,8 @@ _COMMANDS: dict[str, Command] = {
         add=_add_bench,
         run=_bench,
     ),
-    **version_commands.COMMANDS,
+    "diff": version_commands.DIFF,
+    "subset": version_commands.SUBSET,
     **training.COMMANDS,
     "plan": planning.PLAN,
     "demo": Command(

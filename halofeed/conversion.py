@@ -23,7 +23,7 @@ from halofeed.system.wording import plural
 from halofeed.training import unlogged
 
 if TYPE_CHECKING:
-    from halofeed.inspection.compare_versions import VersionDifference
+    from halofeed.inspection.version_difference import VersionDifference
     from halofeed.pipelines.convert import Conversion
     from halofeed.pipelines.job import JobOptions
     from halofeed.prep.annotations.contract import LayoutOptions
@@ -252,7 +252,7 @@ def run_convert(parsed: argparse.Namespace, beam_arguments: list[str]) -> int:
 def _print_changes(options: JobOptions, done: Conversion) -> VersionDifference:
     """Print what differs from the earlier version."""
     from halofeed.inspection.compare_versions import compare_versions
-    from halofeed.inspection.describe_difference import changed_lines
+    from halofeed.inspection.version_difference import changed_lines
 
     found = compare_versions(options.from_, done.folder)
     print("\n".join(changed_lines(found)))

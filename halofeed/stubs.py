@@ -37,8 +37,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from halofeed.api import StrPath
-from halofeed.inspection.compare_versions import VersionDifference
 from halofeed.inspection.verify import VerifyReport
+from halofeed.inspection.version_difference import VersionDifference
 """
 _TAIL = """
 __version__: str

@@ -7,7 +7,6 @@ import json
 from collections.abc import Mapping
 
 from halofeed.parser import Command, CommandParser
-from halofeed.storage.atomic_files import atomic_write
 from halofeed.system.console import print_status
 from halofeed.training import check_file
 
@@ -39,6 +38,8 @@ def _diff(parsed: argparse.Namespace, _: list[str]) -> int:
     # A program reads it from standard output, where nothing else may be then.
     print(text if parsed.json == "-" else found)
     if parsed.json not in (None, "-"):
+        from halofeed.storage.atomic_files import atomic_write
+
         atomic_write(parsed.json, f"{text}\n".encode())
     if parsed.html is not None:
         from halofeed.inspection.html.difference_page import write_difference_page
@@ -96,17 +97,15 @@ def _subset(parsed: argparse.Namespace, _: list[str]) -> int:
     return 0
 
 
-COMMANDS = {
-    "diff": Command(
-        summary="compare two versions of a data set: records, labels, boxes, masks, options and statistics",
-        example=_DIFF_EXAMPLE,
-        add=_add_diff,
-        run=_diff,
-    ),
-    "subset": Command(
-        summary="write the records that meet a condition as a version of their own, which lists its parent",
-        example=_SUBSET_EXAMPLE,
-        add=_add_subset,
-        run=_subset,
-    ),
-}
+DIFF = Command(
+    summary="compare two versions of a data set: records, labels, boxes, masks, options and statistics",
+    example=_DIFF_EXAMPLE,
+    add=_add_diff,
+    run=_diff,
+)
+SUBSET = Command(
+    summary="write the records that meet a condition as a version of their own, which lists its parent",
+    example=_SUBSET_EXAMPLE,
+    add=_add_subset,
+    run=_subset,
+)

@@ -1,4 +1,4 @@
-"""Values of a record for conditions: its split, id, source, classes, sizes, boxes, attributes and findings.
+"""FoundValues of a record for conditions: its split, id, source, classes, sizes, boxes, attributes and findings.
 
 Only what a condition names is read: a label map is decoded for `class`, and for nothing else.
 """
@@ -20,7 +20,7 @@ from halofeed.inspection.stored_records import (
     label_field,
     label_map,
 )
-from halofeed.inspection.where import Values
+from halofeed.inspection.where import FoundValues
 from halofeed.schemas import keys
 from halofeed.schemas.manifest import Manifest
 from halofeed.schemas.tasks import OPTIONAL_ATTRIBUTES
@@ -51,7 +51,7 @@ Findings = Mapping[int, Collection[str]]
 
 @dataclass(frozen=True, kw_only=True)
 class RecordValues:
-    """Values of one record, each read when it is asked for.
+    """FoundValues of one record, each read when it is asked for.
 
     Args:
         stored: shard of the record.
@@ -67,14 +67,14 @@ class RecordValues:
     findings: Findings | None = None
     _read: dict[str, Any] = field(default_factory=dict)
 
-    def values(self, name: str) -> Values:
+    def values(self, name: str) -> FoundValues:
         """Return the values of a name; () where the record has none."""
         if name not in self._read:
             self._read[name] = self._values(name)
-        found: Values = self._read[name]
+        found: FoundValues = self._read[name]
         return found
 
-    def _values(self, name: str) -> Values:
+    def _values(self, name: str) -> FoundValues:
         if name == "split":
             return (self.split,)
         if name == "id":
@@ -108,7 +108,7 @@ class RecordValues:
         found = features.get(keys.OBJECT_CLASS_LABEL, features.get(keys.CLASS_LABEL))
         return sorted(set(found.tolist())) if isinstance(found, np.ndarray) else ()
 
-    def _sides(self, name: str) -> Values:
+    def _sides(self, name: str) -> FoundValues:
         features = self._features((*keys.SOURCE_SIDES, keys.SOURCE_SHAPE))
         axes = ("depth", "height", "width") if is_volumetric(self.manifest) else ("height", "width")
         if is_volumetric(self.manifest):
@@ -128,7 +128,7 @@ _KEYS: Mapping[str, tuple[str, ...]] = {
 }
 
 
-def _plain(value: Any) -> Values:
+def _plain(value: Any) -> FoundValues:
     """Return the values of a feature, each once."""
     if value is None:
         return ()

@@ -22,8 +22,8 @@ from typing import Any
 from halofeed.system.errors import UsageError
 from halofeed.system.wording import did_you_mean
 
-Values = Collection[str | int | float]
-ValuesOf = Callable[[str], Values]
+FoundValues = Collection[str | int | float]
+ValuesOf = Callable[[str], FoundValues]
 """Function that returns the values of a name in a record."""
 
 _TOKEN = re.compile(

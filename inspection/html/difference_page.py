@@ -5,16 +5,16 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from halofeed.inspection.compare_versions import VersionDifference
-from halofeed.inspection.describe_difference import (
+from halofeed.inspection.html.page import check_output, write_page
+from halofeed.inspection.version_difference import (
     SECTIONS,
+    VersionDifference,
     example_cells,
     groups_of,
     head_line,
     shards_line,
     value_text,
 )
-from halofeed.inspection.html.page import check_output, write_page
 
 _SHOWN = 500
 """Rows of a table. A page of 10,000 takes a browser seconds."""
