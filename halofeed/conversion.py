@@ -171,6 +171,9 @@ def _recipe_of_earlier(parsed: argparse.Namespace, earlier: str, repeated: Given
     manifest, _ = read_earlier(earlier)
     parsed.out = getattr(parsed, "out", "") or _folder_above(earlier, f"{manifest.name}/{manifest.version}")
     parsed.name = getattr(parsed, "name", "") or manifest.name
+    # The recipe of a version whose task the annotations show has none; its name says the same.
+    if getattr(parsed, "task", None) == manifest.task and manifest.recipe.get("task") is None:
+        del parsed.task
     if not getattr(parsed, "version", ""):
         raise UsageError(
             f"--from {earlier}: give the new version its number, such as --version {_next(manifest.version)}"
