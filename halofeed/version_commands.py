@@ -35,8 +35,7 @@ def _diff(parsed: argparse.Namespace, _: list[str]) -> int:
     check_file("--html", parsed.html)
     found = parsed.difference = compare_versions(parsed.path, parsed.other)  # for halofeed.diff
     text = json.dumps(found.to_json(), indent=1)
-    # A program reads it from standard output, where nothing else may be then.
-    print(text if parsed.json == "-" else found)
+    # The files come first, because a pager that reads the text may end before them.
     if parsed.json not in (None, "-"):
         from halofeed.storage.atomic_files import atomic_write
 
@@ -44,8 +43,9 @@ def _diff(parsed: argparse.Namespace, _: list[str]) -> int:
     if parsed.html is not None:
         from halofeed.inspection.html.difference_page import write_difference_page
 
-        page = write_difference_page(found, parsed.html)
-        print_status(f"halofeed diff: {page}")
+        print_status(f"halofeed diff: {write_difference_page(found, parsed.html)}")
+    # A program reads it from standard output, where nothing else may be then.
+    print(text if parsed.json == "-" else found)
     return 0
 
 

@@ -203,20 +203,18 @@ def test_numbers_of_classes_that_a_file_changes_are_refused(source, tmp_path):
     assert not (tmp_path / "out/set/1.1.0").exists()
 
 
-def test_another_task_and_another_runner_are_refused(source, tmp_path):
+def test_another_task_and_another_runner_are_refused(source, tmp_path, monkeypatch):
     first = start(source, tmp_path / "out")
     rows = [f"{path.relative_to(source)},1,1,5,5,hat\n" for path in sorted(source.rglob("*.jpg"))]
     (source / "boxes.csv").write_text("filename,xmin,ymin,xmax,ymax,class\n" + "".join(rows))
     manifest = read_manifest(first)
-    with pytest.raises(
-        UsageError, match="its task is classification, and the sources show detection; correct them"
-    ):
-        options = {"from_": first, "version": "1.1.0", "layout": "csv", "shards": 4}
-        with pytest.MonkeyPatch.context() as patched:
-            # The same recipe reads the boxes, where a table takes the place of class folders.
-            patched.setitem(manifest.recipe, "layout", "csv")
-            patched.setattr(earlier_version, "read_manifest", lambda _: manifest)
-            run_convert(source / "boxes.csv", tmp_path / "out", **options)
+    # The same recipe reads the boxes, where a table takes the place of class folders.
+    monkeypatch.setitem(manifest.recipe, "layout", "csv")
+    monkeypatch.setattr(earlier_version, "read_manifest", lambda _: manifest)
+    options = {"from_": first, "version": "1.1.0", "layout": "csv", "shards": 4}
+    with pytest.raises(UsageError, match="its task is classification, and the sources show detection"):
+        run_convert(source / "boxes.csv", tmp_path / "out", **options)
+    monkeypatch.undo()
     job = JobOptions(source=str(source), out=str(tmp_path / "out"), name="set", version="1.1.0", from_=first)
     with pytest.raises(UsageError, match="compared on this machine; leave --runner out"):
         convert(job, Recipe(height=16, width=24, **OPTIONS), ["--runner=PrismRunner"])
