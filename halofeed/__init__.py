@@ -26,6 +26,7 @@ _API = (
     "plan",
     "predict",
     "report",
+    "review",
     "show",
     "subset",
     "train",

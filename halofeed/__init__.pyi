@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from halofeed.api import StrPath
+from halofeed.inspection.review.review import Review
 from halofeed.inspection.verify import VerifyReport
 from halofeed.inspection.version_difference import VersionDifference
 from halofeed.api import ConvertedDataset as ConvertedDataset
@@ -285,7 +286,7 @@ def convert(
         max_dimension: keep-aspect: ... unless the longer side would pass this.
         pad: keep-aspect: pad to max x max at the bottom and right.
         pad_value: value of padding, one value or one per channel, e.g. 124,116,104 (default: 0); volumes: in HU
-            (default: the scan's smallest value).
+            (default: the smallest value of each channel).
         interpolation: how images are resized and resampled. Pictures and clips: tf1-* and tf2-* give TensorFlow's own
             pixels (default: antialias). Volumes: linear or cubic, with smoothing before downsampling (default:
             linear).
@@ -406,7 +407,8 @@ def convert(
         channel_grid: refuse: a further channel on another grid than the first (PET and CT, ADC and T2) is refused;
             resample: it is brought onto the first one's grid by linear interpolation (few whole numbers in areas, as
             labels: nearest voxel), and voxels that it does not cover get its background; resample:NAME takes the grid
-            of another channel: the part of its file's name that others lack, e.g. resample:CT, or its number from 0.
+            of another channel: its name in dataset.json, the part of its file's name that others lack, e.g.
+            resample:CT, or its number from 0.
         mask_grid_tolerance: largest offset of a mask, or a further channel, from its scan's grid along each axis, as
             a fraction of a voxel below 0.5; within it the offset is ignored.
         mask_references: a SEG or RTSTRUCT that refers to other images, another series or another frame of reference
@@ -756,7 +758,7 @@ def dry_run(
         max_dimension: keep-aspect: ... unless the longer side would pass this.
         pad: keep-aspect: pad to max x max at the bottom and right.
         pad_value: value of padding, one value or one per channel, e.g. 124,116,104 (default: 0); volumes: in HU
-            (default: the scan's smallest value).
+            (default: the smallest value of each channel).
         interpolation: how images are resized and resampled. Pictures and clips: tf1-* and tf2-* give TensorFlow's own
             pixels (default: antialias). Volumes: linear or cubic, with smoothing before downsampling (default:
             linear).
@@ -877,7 +879,8 @@ def dry_run(
         channel_grid: refuse: a further channel on another grid than the first (PET and CT, ADC and T2) is refused;
             resample: it is brought onto the first one's grid by linear interpolation (few whole numbers in areas, as
             labels: nearest voxel), and voxels that it does not cover get its background; resample:NAME takes the grid
-            of another channel: the part of its file's name that others lack, e.g. resample:CT, or its number from 0.
+            of another channel: its name in dataset.json, the part of its file's name that others lack, e.g.
+            resample:CT, or its number from 0.
         mask_grid_tolerance: largest offset of a mask, or a further channel, from its scan's grid along each axis, as
             a fraction of a voxel below 0.5; within it the offset is ignored.
         mask_references: a SEG or RTSTRUCT that refers to other images, another series or another frame of reference
@@ -998,6 +1001,15 @@ def verify(
     True
     """
 
+def review(
+    path: StrPath,
+) -> Review:
+    """Search a data set for what may hurt training; see `halofeed.inspection.review.review.review_dataset`.
+
+    >>> halofeed.review("data/photos").suspects
+    ()
+    """
+
 def diff(
     earlier: StrPath,
     later: StrPath,
@@ -1038,6 +1050,8 @@ def report(
     sources: StrPath | None = None,
     redirects: str = '',
     samples: int = 12,
+    serve: bool = False,
+    port: int = 0,
     debug: bool = False,
 ) -> Path:
     """Write the HTML report of a data set or a training run, and return its path.
@@ -1048,7 +1062,10 @@ def report(
         sources: the folder of the source pictures, to show them beside the stored ones; default: the folder from
             which this machine converted them; without one they are not shown.
         redirects: http addresses: hosts to which the server may redirect, or * for any (default: only itself).
-        samples: pictures to show.
+        samples: samples to show beside their sources; 0 for a report without pictures.
+        serve: write no file; serve pages of all records with search and filter to a browser of this machine, until
+            Ctrl-C.
+        port: of serve; default: any free port.
         debug: show the whole traceback of an error.
 
     >>> print(halofeed.report("data/photos", output="photos.html"))

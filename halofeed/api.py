@@ -25,6 +25,7 @@ from halofeed.system.errors import CorruptFileError, HalofeedError, UsageError
 from halofeed.system.wording import plural
 
 if TYPE_CHECKING:
+    from halofeed.inspection.review.review import Review
     from halofeed.inspection.verify import VerifyReport
     from halofeed.inspection.version_difference import VersionDifference
     from halofeed.loader import Loader
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     *("ConvertedDataset", "Dataset", "convert", "diff", "dry_run", "evaluate", "export", "inspect", "open"),
-    *("plan", "predict", "report", "show", "subset", "train", "verify"),
+    *("plan", "predict", "report", "review", "show", "subset", "train", "verify"),
 ]
 StrPath = str | os.PathLike[str]
 
@@ -294,6 +295,19 @@ def verify(path: StrPath) -> VerifyReport:
 
 
 @explains_calls
+def review(path: StrPath) -> Review:
+    """Search a data set for what may hurt training; see `halofeed.inspection.review.review.review_dataset`.
+
+    >>> halofeed.review("data/photos").suspects
+    ()
+    """
+    from halofeed.inspection.review.review import review_dataset
+
+    with _naming_parameters():
+        return review_dataset(open(path).path)
+
+
+@explains_calls
 def diff(earlier: StrPath, later: StrPath, **options: Any) -> VersionDifference:
     """Compare two versions of a data set, and return everything in which they differ.
 
@@ -331,6 +345,10 @@ def report(path: StrPath, **options: Any) -> Path:
     >>> print(halofeed.report("data/photos", output="photos.html"))
     photos.html
     """
+    if options.get("serve"):
+        raise UsageError(
+            f"serve: a server runs until Ctrl-C; run `halofeed report {path} --serve` in a terminal"
+        )
     return Path(_run("report", {"path": path}, options)[1].strip())
 
 

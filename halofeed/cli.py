@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import json
 import logging
 import os
 import sys
@@ -11,6 +12,7 @@ import textwrap
 import traceback
 import warnings
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from halofeed import __version__, conversion, planning, training, version_commands
@@ -277,6 +279,17 @@ def _add_verify(parser: CommandParser) -> None:
     _add_redirects(parser)
 
 
+def _add_review(parser: CommandParser) -> None:
+    parser.add_argument("path", metavar="FOLDER", help="the data set's version folder or address")
+    _add_redirects(parser)
+    parser.add_argument(
+        "--json", metavar="FILE", help="write all that was found as JSON; - for standard output"
+    )
+    parser.add_argument(
+        "--show", type=int, default=5, metavar="N", help="suspects of each kind to list (default: 5)"
+    )
+
+
 def _add_inspect(parser: CommandParser) -> None:
     parser.add_argument("path", metavar="FOLDER", help="the data set's version folder or address")
     _add_redirects(parser)
@@ -306,7 +319,20 @@ def _add_report(parser: CommandParser) -> None:
         "this machine converted them; without one they are not shown",
     )
     _add_redirects(parser)
-    parser.add_argument("--samples", type=int, default=12, metavar="N", help="pictures to show (default: 12)")
+    parser.add_argument(
+        "--samples",
+        type=int,
+        default=12,
+        metavar="N",
+        help="samples to show beside their sources; 0 for a report without pictures (default: 12)",
+    )
+    parser.add_argument(
+        "--serve",
+        action="store_true",
+        help="write no file; serve pages of all records with search and filter to a browser of this machine, until "
+        "Ctrl-C",
+    )
+    parser.add_argument("--port", type=int, default=0, metavar="N", help="of --serve; default: any free port")
 
 
 def _add_show(parser: CommandParser) -> None:
@@ -386,6 +412,24 @@ def _verify(parsed: argparse.Namespace, _: list[str]) -> int:
     return 0 if report.ok else 1
 
 
+def _review(parsed: argparse.Namespace, _: list[str]) -> int:
+    from halofeed.inspection.review.review import review_dataset
+    from halofeed.storage.atomic_files import atomic_write
+
+    if parsed.show < 0:
+        raise UsageError(f"--show {parsed.show}: expected 0 or more")
+    parsed.review = review_dataset(parsed.path)
+    text = json.dumps(parsed.review.to_json(), indent=1)
+    if parsed.json == "-":
+        print(text)
+        return 0
+    if parsed.json is not None:
+        training.check_file("--json", parsed.json)
+        atomic_write(Path(parsed.json), f"{text}\n".encode())
+    print(parsed.review.text(parsed.show))
+    return 0
+
+
 def _inspect(parsed: argparse.Namespace, _: list[str]) -> int:
     if parsed.parser:
         from halofeed.inspection.describe_dataset import parser_code
@@ -405,6 +449,10 @@ def _inspect(parsed: argparse.Namespace, _: list[str]) -> int:
 def _report(parsed: argparse.Namespace, _: list[str]) -> int:
     from halofeed.schemas.file_layout import RUN_FILE
 
+    if parsed.serve:
+        return _serve_records(parsed)
+    if parsed.port:
+        raise UsageError(f"--port {parsed.port}: only --serve has a port; add --serve")
     # The folder of a run has this file; that of a data set has a manifest.
     if os.path.isfile(os.path.join(parsed.path, RUN_FILE)):
         from halofeed.inspection.html.run_report import write_run_report
@@ -414,6 +462,21 @@ def _report(parsed: argparse.Namespace, _: list[str]) -> int:
     from halofeed.inspection.html.report import write_report
 
     print(write_report(parsed.path, output=parsed.output, sources=parsed.sources, samples=parsed.samples))
+    return 0
+
+
+def _serve_records(parsed: argparse.Namespace) -> int:
+    """Serve pages of a data set's records until a signal ends the process."""
+    from halofeed.inspection.serve.record_server import RecordServer
+    from halofeed.inspection.serve.served_set import ServedSet
+
+    if parsed.output is not None:
+        raise UsageError(f"--output {parsed.output}: --serve writes no file; leave one of them away")
+    with RecordServer(ServedSet(parsed.path), parsed.port) as server:
+        print(
+            f"{parsed.path}: open {server.address} in a browser of this machine; Ctrl-C ends it", flush=True
+        )
+        server.serve_forever()
     return 0
 
 
@@ -511,6 +574,12 @@ _COMMANDS: dict[str, Command] = {
         add=_add_verify,
         run=_verify,
     ),
+    "review": Command(
+        summary="search a data set for what may hurt training: copies, leaks, outliers, likely label faults",
+        example="examples:\n  halofeed review data/cards/1.0.0\n  halofeed review data/cards/1.0.0 --json found.json",
+        add=_add_review,
+        run=_review,
+    ),
     "inspect": Command(
         summary="describe a data set, or one record of it",
         example="examples:\n  halofeed inspect data/cards/1.0.0\n  halofeed inspect data/cards/1.0.0 --record train:17",
@@ -519,7 +588,11 @@ _COMMANDS: dict[str, Command] = {
     ),
     "report": Command(
         summary="write one self-contained HTML file about a data set or a training run",
-        example="examples:\n  halofeed report data/cards/1.0.0 --output cards.html\n  halofeed report runs/cards",
+        example="""\
+        examples:
+          halofeed report data/cards/1.0.0 --output cards.html
+          halofeed report data/cards/1.0.0 --serve      # pages through all records in a browser
+          halofeed report runs/cards""",
         add=_add_report,
         run=_report,
     ),

@@ -37,6 +37,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from halofeed.api import StrPath
+from halofeed.inspection.review.review import Review
 from halofeed.inspection.verify import VerifyReport
 from halofeed.inspection.version_difference import VersionDifference
 """

@@ -466,7 +466,7 @@ class _RecordCheck:
         counts: statistics of the records so far.
         arrays: fields of which a part can be read, by the key that holds them.
         all_sound: whether every record so far could be decoded.
-        previous: id and tile of the record before.
+        order: order of the tiles of a shard.
     """
 
     manifest: Manifest
@@ -476,7 +476,7 @@ class _RecordCheck:
     counts: ShardCounts = field(init=False)
     arrays: dict[str, Field] = field(init=False)
     all_sound: bool = True
-    previous: tuple[int, int] = (-1, 0)
+    order: _TileOrder = field(default_factory=lambda: _TileOrder())
 
     def __post_init__(self) -> None:
         self.counts = ShardCounts(manifest=self.manifest)
@@ -540,9 +540,44 @@ class _RecordCheck:
             yield f"its id belongs into shard {' or '.join(map(str, expected))}, it is in {self.number}"
         # Without tiles, the order of ids is checked in the index.
         if self.index is not None and self.index.statistics.tiles:
-            if position <= self.previous:
-                yield "expected scans by rising id, and the tiles of each together in order"
-            self.previous = position
+            yield from self.order.problems(position, is_flat=keys.TILE_WHOLE in features)
+
+
+@dataclass
+class _TileOrder:
+    """Check of the order of tiles in a shard: sources by rising id, the tiles of each together.
+
+    Tiles of a volume or a clip are by rising number. Those of a picture are in the order of the rows of its file, which
+    are read once. An EXIF orientation reverses these rows or turns them to columns, so that the numbers of its tiles,
+    which follow the displayed picture, need not rise; each number is there at most once.
+
+    Attributes:
+        source: id of the source of the record before.
+        highest: highest tile number of that source.
+        numbers: tile numbers of that source.
+    """
+
+    source: int = -1
+    highest: int = -1
+    numbers: set[int] = field(default_factory=set)
+
+    def problems(self, position: tuple[int, int], *, is_flat: bool) -> Iterator[str]:
+        """Yield a problem if a record is out of order; `position` is its source's id and its tile number.
+
+        Args:
+            is_flat: whether the record is a tile of a picture.
+        """
+        source, number = position
+        if source != self.source:
+            if source < self.source:
+                yield "expected sources by rising id, and the tiles of each together"
+            self.source, self.highest, self.numbers = source, -1, set()
+        elif number in self.numbers:
+            yield f"tile {number} of its source is there a second time"
+        elif number < self.highest and not is_flat:
+            yield f"tile {number} comes after tile {self.highest}; expected the tiles of a source by rising number"
+        self.highest = max(self.highest, number)
+        self.numbers.add(number)
 
 
 def _index_problems(

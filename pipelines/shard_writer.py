@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
@@ -10,6 +11,7 @@ from functools import lru_cache
 
 import cv2
 import numpy as np
+from numpy.typing import NDArray
 
 from halofeed.pipelines.commit import check_losses
 from halofeed.pipelines.counted_files import CountedFiles
@@ -52,6 +54,20 @@ class _Rows:
     raw_starts: dict[str, list[int]] = field(default_factory=dict)
     raw_checksums: dict[str, list[list[int]]] = field(default_factory=dict)
     packed_bytes: dict[str, list[int]] = field(default_factory=dict)
+    signatures: list[tuple[int, ...]] = field(default_factory=list)
+    measures: list[Mapping[str, float]] = field(default_factory=list)
+
+    def signature_column(self) -> NDArray[np.int64] | None:
+        """Return the signatures [record, word], zeros where a record has none; None if none has one."""
+        words = max(map(len, self.signatures), default=0)
+        if not words:
+            return None
+        return np.array([signature or (0,) * words for signature in self.signatures], np.int64)
+
+    def measure_columns(self) -> dict[str, NDArray[np.float64]]:
+        """Return each measure of the records [record], NaN where a record lacks it."""
+        names = sorted({name for measures in self.measures for name in measures})
+        return {name: np.array([one.get(name, math.nan) for one in self.measures]) for name in names}
 
 
 def write_shard(
@@ -200,6 +216,8 @@ def _write_records(
             raw_starts={name: np.array(starts, np.int64) for name, starts in rows.raw_starts.items()},
             raw_checksums={name: np.array(sums, np.uint32) for name, sums in rows.raw_checksums.items()},
             packed_bytes={name: np.array(sizes, np.int64) for name, sizes in rows.packed_bytes.items()},
+            signatures=rows.signature_column(),
+            measures=rows.measure_columns(),
             file_bytes=writer.offset,
             file_checksum=writer.checksum,
             fingerprint=job.fingerprint(key, ordered, contents),
@@ -260,6 +278,8 @@ def _append(records: Sequence[Record], writer: RecordWriter, rows: _Rows, tally:
         rows.offsets.append(offset)
         rows.lengths.append(example.length)
         rows.ids.append(record.id)
+        rows.signatures.append(record.signature)
+        rows.measures.append(record.measures)
         for key, value in record.arrays.items():
             rows.raw_starts.setdefault(key, []).append(offset + HEADER_BYTES + example.starts[key])
             rows.raw_checksums.setdefault(key, []).append(value.checksums)
