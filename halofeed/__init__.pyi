@@ -1123,7 +1123,8 @@ def subset(
         out: folder below which NAME/VERSION is made.
         name: the subset's name (default: the data set's).
         version: the subset's version (default: the data set's).
-        findings: findings that a condition may name: JSON, {"ID OF A RECORD": ["FINDING", ...], ...}.
+        findings: findings that a condition may name: what `halofeed review json` wrote, or {"ID OF A RECORD":
+            ["FINDING", ...], ...} (default: the command reviews the data set).
         debug: show the whole traceback of an error.
 
     >>> halofeed.subset("data/photos", where="class=hat", out="data", name="hats").splits

@@ -53,7 +53,7 @@ _SUBSET_EXAMPLE = """\
 examples:
   halofeed subset data/cards/1.0.0 --where 'class=tumor and boxes>2' --out data --name tumors
   halofeed subset data/cards/1.0.0 --where 'split=train and not source=*_copy.jpg' --out data --version 1.0.1
-  halofeed subset data/cards/1.0.0 --where 'finding!=blurred' --findings findings.json --out data --name sharp
+  halofeed subset data/cards/1.0.0 --where "finding!='blurred picture'" --out data --name sharp
 
 Names: class, split, source, id, width, height, depth, size (the longest side), boxes (their number),
 finding, the attributes of boxes (is_crowd, difficult, truncated, category_id, group_of, occluded, view),
@@ -77,7 +77,8 @@ def _add_subset(parser: CommandParser) -> None:
     parser.add_argument(
         "--findings",
         metavar="FILE",
-        help='findings that a condition may name: JSON, {"ID OF A RECORD": ["FINDING", ...], ...}',
+        help="findings that a condition may name: what `halofeed review --json` wrote, or "
+        '{"ID OF A RECORD": ["FINDING", ...], ...} (default: the command reviews the data set)',
     )
 
 

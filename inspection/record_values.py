@@ -41,7 +41,7 @@ NAMES: Mapping[str, str] = {
     "depth": "slices of the source, of volumes",
     "size": "the longest of these sides",
     "boxes": "number of boxes",
-    "finding": "findings about the record, of --findings",
+    "finding": "kinds of suspects of `halofeed review`, or what --findings says of the record",
     **dict.fromkeys(ATTRIBUTES, "the flag or attribute of each box; flags are 0 or 1"),
 }
 """Meaning of each name that a condition may test."""

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +20,7 @@ from halofeed.inspection.compare_records import source_of
 from halofeed.inspection.dataset_files import DatasetFiles, open_files, open_manifest
 from halofeed.inspection.record_values import NAMES, Findings, RecordValues
 from halofeed.inspection.recounted import Recount, only_recounted
+from halofeed.inspection.review.review import review_dataset
 from halofeed.inspection.stored_records import StoredShard
 from halofeed.inspection.where import Condition, parse_condition
 from halofeed.pipelines.lease import held
@@ -53,7 +55,7 @@ class SubsetOptions:
         where: condition that its records meet, see `halofeed.inspection.where`.
         out: folder below which NAME/VERSION is made.
         name, version: name and version; "" is that of the parent.
-        findings: findings by id of the record, for conditions on `finding`; None if none are known.
+        findings: findings by id of the record, for conditions on `finding`; None: those of `halofeed review`.
     """
 
     where: str
@@ -99,10 +101,9 @@ def write_subset(path: str | os.PathLike[str], options: SubsetOptions) -> Subset
     files = open_files(path)
     parent = open_manifest(files)
     condition = parse_condition(options.where, NAMES, others=_OTHERS)
-    if "finding" in condition.names and options.findings is None:
-        raise UsageError(
-            "--where: finding needs the findings of the records; name a file of them with --findings"
-        )
+    findings = options.findings
+    if "finding" in condition.names and findings is None:
+        findings = findings_of(review_dataset(files).to_json())
     name, version = check_name(options.name or parent.name), check_version(options.version or parent.version)
     named = "/".join([options.out.rstrip("/") or "/", name, version])
     folder = real_version_folder(named)
@@ -114,7 +115,7 @@ def write_subset(path: str | os.PathLike[str], options: SubsetOptions) -> Subset
     check_own_version(output, name, "take another --name, --version or --out")
     if output.exists(MANIFEST):
         raise UsageError(f"{folder}: is there already; take another --name or --version, or remove it")
-    chosen = list(_choose(files, parent, condition, options.findings))
+    chosen = list(_choose(files, parent, condition, findings))
     if not any(one.kept.any() for one in chosen):
         raise UsageError(
             f"--where {options.where}: no record of {files} meets it; `halofeed report {files}` shows what there is"
@@ -286,6 +287,8 @@ class _Writer:
             raw_starts={key: starts[rows] + shift for key, starts in old.raw_starts.items()},
             raw_checksums={key: sums[rows] for key, sums in old.raw_checksums.items()},
             packed_bytes={key: sums[rows] for key, sums in old.packed_bytes.items()},
+            signatures=None if old.signatures is None else old.signatures[rows],
+            measures={key: one[rows] for key, one in old.measures.items()},
             file_bytes=int(offsets[-1]),
             file_checksum=checksum,
         )
@@ -296,22 +299,44 @@ def _max_boxes(manifest: Manifest) -> int:
     return Recipe.from_json(manifest.recipe).max_boxes
 
 
+def findings_of(review: Mapping[str, Any]) -> Findings:
+    """Return the kinds of suspects by the ids of their records, of a review's JSON form.
+
+    >>> findings_of({"suspects": [{"kind": "dark picture", "records": [{"id": 7}]}]})
+    {7: ['dark picture']}
+    """
+    found: dict[int, list[str]] = {}
+    for suspect in review["suspects"]:
+        for record in suspect["records"]:
+            found.setdefault(int(record["id"]), []).append(str(suspect["kind"]))
+    return found
+
+
 def read_findings(file: str | Path) -> Findings:
-    """Return the findings of a JSON file: {"id of a record": ["name of a finding", ...], ...}.
+    """Return the findings of a JSON file: what `halofeed review --json` wrote, or {"id": ["finding", ...], ...}.
 
     Raises:
         UsageError: the file cannot be read, or has another form.
     """
-    expected = 'expected {"ID": ["FINDING", ...], ...}'
+    expected = (
+        'expected what `halofeed review --json FILE` wrote, or {"ID OF A RECORD": ["FINDING", ...], ...}'
+    )
     try:
         document = parse_json(read_regular(file, MANIFEST_BYTES), MANIFEST_VALUES)
+        if isinstance(document, dict) and "suspects" in document:
+            return findings_of(document)
+        return _plain_findings(document)
     except OSError as error:
         raise UsageError(f"--findings {file}: cannot be read: {error.strerror or error}") from error
-    except ValueError as error:
-        raise UsageError(f"--findings {file}: {expected}, got no JSON: {error}") from error
-    if not isinstance(document, dict) or not all(
-        key.isdecimal() and isinstance(names, list) and all(isinstance(one, str) for one in names)
-        for key, names in document.items()
-    ):
-        raise UsageError(f"--findings {file}: {expected}, by the ids of the records")
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise UsageError(f"--findings {file}: {expected}: {error!r:.200}") from error
+
+
+def _plain_findings(document: Any) -> Findings:
+    """Return the findings of an object of lists; raise ValueError for another document."""
+    if not isinstance(document, dict):
+        raise ValueError(f"got {type(document).__name__}")
+    for key, names in document.items():
+        if not isinstance(names, list) or not all(isinstance(one, str) for one in names):
+            raise ValueError(f"{key}: got {names!r:.60}")
     return {int(key): tuple(names) for key, names in document.items()}

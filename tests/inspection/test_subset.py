@@ -4,6 +4,7 @@ import json
 import os
 import random
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,11 +12,13 @@ from PIL import Image
 
 import halofeed
 from halofeed.errors import UsageError
+from halofeed.inspection import subset_data
 from halofeed.inspection.compare_versions import compare_versions
 from halofeed.inspection.recounted import only_recounted
 from halofeed.inspection.subset_data import Subset, SubsetOptions, read_findings, write_subset
 from halofeed.inspection.verify import verify
 from halofeed.inspection.where import parse_condition
+from halofeed.schemas.index import ShardIndex
 from halofeed.schemas.lineage import lineage_of
 from halofeed.schemas.manifest import read_manifest
 from halofeed.schemas.statistics import Statistics
@@ -200,10 +203,13 @@ def test_the_place_of_a_mistake_is_shown(boxes, tmp_path, where, words, at):
     assert not list(tmp_path.iterdir())
 
 
-def test_findings_are_conditions_where_they_are_given(boxes, tmp_path):
+def test_findings_are_those_of_a_review_or_of_a_file(boxes, tmp_path, monkeypatch):
     ids = sorted(records(boxes))
-    with pytest.raises(UsageError, match="name a file of them with --findings"):
-        subset(boxes, "finding=blurred", tmp_path)
+    reviewed = {"suspects": [{"kind": "dark", "records": [{"id": ids[2]}, {"id": ids[3]}]}]}
+    monkeypatch.setattr(subset_data, "review_dataset", lambda _: SimpleNamespace(to_json=lambda: reviewed))
+    assert sorted(records(subset(boxes, "finding=dark", tmp_path / "review").folder)) == ids[2:4]
+    (tmp_path / "review.json").write_text(json.dumps(reviewed))
+    assert read_findings(tmp_path / "review.json") == {ids[2]: ["dark"], ids[3]: ["dark"]}
     (tmp_path / "findings.json").write_text(
         json.dumps({str(ids[0]): ["blurred", "dark"], str(ids[1]): ["dark"]})
     )
@@ -214,8 +220,26 @@ def test_findings_are_conditions_where_they_are_given(boxes, tmp_path):
     data = halofeed.subset(boxes, where="finding!=dark", out=tmp_path / "rest", findings={ids[0]: ["dark"]})
     assert sum(data.splits.values()) == len(ids) - 1
     (tmp_path / "wrong.json").write_text('{"a": 1}')
-    with pytest.raises(UsageError, match="by the ids of the records"):
+    with pytest.raises(UsageError, match="expected what `halofeed review --json FILE` wrote"):
         read_findings(tmp_path / "wrong.json")
+
+
+def test_signatures_and_measures_stay_with_their_records(boxes, tmp_path):
+    def columns(folder: str) -> dict[int, list[object]]:
+        found: dict[int, list[object]] = {}
+        for split in read_manifest(folder).splits.values():
+            for shard in split.shards:
+                index = ShardIndex.from_bytes(Path(folder, shard.index).read_bytes(), shard.index)
+                assert index.signatures is not None
+                for row, identity in enumerate(index.ids.tolist()):
+                    measures = {name: str(one[row]) for name, one in index.measures.items()}
+                    found[identity] = [index.signatures[row].tolist(), measures]
+        return found
+
+    done = subset(boxes, "id>0 and class=hat", tmp_path)
+    before = columns(boxes)
+    assert {one: before[one] for one in records(done.folder)} == columns(done.folder)
+    assert halofeed_here("review", done.folder).returncode == 0
 
 
 def test_nothing_is_replaced(boxes, tmp_path):

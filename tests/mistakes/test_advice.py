@@ -422,7 +422,6 @@ EXCEPTIONS: dict[str, str] = {
     **dict.fromkeys(
         (
             "inspection/html/difference_page.py: The first {} of {} --json lists all.",
-            "inspection/subset_data.py: --where: finding needs the findings of the records; name a file of them",
             "inspection/subset_data.py: --out {}: would replace the data set itself; take another --name or",
             "inspection/subset_data.py: take another --name, --version or --out",
             "inspection/subset_data.py: {}: is there already; take another --name or --version, or remove it",
