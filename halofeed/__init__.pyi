@@ -6,8 +6,8 @@ from typing import Any, Literal
 
 from halofeed.api import StrPath
 from halofeed.inspection.review.review import Review
-from halofeed.inspection.compare_versions import VersionDifference
 from halofeed.inspection.verify import VerifyReport
+from halofeed.inspection.version_difference import VersionDifference
 from halofeed.api import ConvertedDataset as ConvertedDataset
 from halofeed.api import Dataset as Dataset
 from halofeed.keras_data import keras_datasets as keras_datasets
@@ -1107,6 +1107,32 @@ def show(
 
     >>> print(halofeed.show("data/photos", batch_size=4, output="batch.png"))
     batch.png
+    """
+
+def subset(
+    path: StrPath,
+    *,
+    where: str,
+    out: StrPath,
+    name: str = '',
+    version: str = '',
+    findings: StrPath | Mapping[int, Sequence[str]] | None = None,
+    debug: bool = False,
+) -> Dataset:
+    """Write the records that meet a condition as a version of their own, which lists its parent, and open it.
+
+    Args:
+        path: folder or address of the data set's version.
+        where: condition on the records, such as "class=hat and width>=24"; `halofeed subset --help` has the language.
+        out: folder below which NAME/VERSION is made.
+        name: the subset's name (default: the data set's).
+        version: the subset's version (default: the data set's).
+        findings: findings that a condition may name: what `halofeed review json` wrote, or {"ID OF A RECORD":
+            ["FINDING", ...], ...} (default: the command reviews the data set).
+        debug: show the whole traceback of an error.
+
+    >>> halofeed.subset("data/photos", where="class=hat", out="data", name="hats").splits
+    {'train': 4}
     """
 
 def plan(

@@ -25,16 +25,16 @@ from halofeed.system.errors import CorruptFileError, HalofeedError, UsageError
 from halofeed.system.wording import plural
 
 if TYPE_CHECKING:
-    from halofeed.inspection.compare_versions import VersionDifference
     from halofeed.inspection.review.review import Review
     from halofeed.inspection.verify import VerifyReport
+    from halofeed.inspection.version_difference import VersionDifference
     from halofeed.loader import Loader
     from halofeed.pipelines.convert import Conversion
     from halofeed.pipelines.run_counts import ConversionSummary
 
 __all__ = [
     *("ConvertedDataset", "Dataset", "convert", "diff", "dry_run", "evaluate", "export", "inspect", "open"),
-    *("plan", "predict", "report", "review", "show", "train", "verify"),
+    *("plan", "predict", "report", "review", "show", "subset", "train", "verify"),
 ]
 StrPath = str | os.PathLike[str]
 
@@ -391,6 +391,23 @@ def show(path: StrPath, **options: Any) -> Path:
     batch.png
     """
     return Path(_run("show", {"path": path}, options)[1].strip())
+
+
+@explains_calls
+def subset(path: StrPath, *, where: str, out: StrPath, **options: Any) -> Dataset:
+    """Write the records that meet a condition as a version of their own, which lists its parent, and open it.
+
+    Args:
+        path: folder or address of the data set's version.
+        where: condition on the records, such as "class=hat and width>=24"; `halofeed subset --help` has the language.
+        out: folder below which NAME/VERSION is made.
+        options: options of `halofeed subset`.
+
+    >>> halofeed.subset("data/photos", where="class=hat", out="data", name="hats").splits
+    {'train': 4}
+    """
+    parsed, _ = _run("subset", {"path": path}, {"where": where, "out": out, **options})
+    return Dataset(parsed.subset.folder)
 
 
 @explains_calls
