@@ -37,7 +37,8 @@ class Choices:
     """Values to choose from in the fields above records: (value, words, whether it is chosen).
 
     Args:
-        splits, classes, findings, sizes: choices of each field; a field with fewer than two is not shown.
+        splits, classes, findings, sizes: choices of each field; a field without a choice is not shown. One
+            finding is a choice, because most records have none.
         name: text that the names of sources contain.
     """
 
@@ -56,9 +57,7 @@ class Choices:
             ("finding", "Finding", self.findings),
             ("size", "Longer side", self.sizes),
         )
-        return [
-            (name, label, values) for name, label, values in every if len(values) > 1 or name == "finding"
-        ]
+        return [(name, label, values) for name, label, values in every if len(values) > (name != "finding")]
 
 
 def kinds_of(review: Review) -> list[SuspectKind]:
