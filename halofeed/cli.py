@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from halofeed import __version__, conversion, planning, training
+from halofeed import __version__, conversion, planning, training, version_commands
 from halofeed.completion import COMPLETION_EXAMPLE, SHELLS, completion_script
 from halofeed.options import add_help, option_group
 from halofeed.parser import Command, CommandParser, HelpFormatter, join_values
@@ -123,7 +123,7 @@ def _dispatch(parsed: argparse.Namespace, beam_arguments: Sequence[str]) -> int:
     if hasattr(parsed, "redirects") and is_remote(parsed.path):
         hosts = tuple(filter(None, map(str.strip, parsed.redirects.split(","))))
         parsed.path = Address(parsed.path, hosts)
-    for name in ("path", "data"):
+    for name in ("path", "data", "other"):
         path = getattr(parsed, name, None)
         # data/cards means data/cards/1.0.0 if that is its only version.
         if isinstance(path, str) and os.path.isdir(path) and not os.path.exists(f"{path}/manifest.json"):
@@ -171,7 +171,7 @@ def _refuse_addresses(parsed: argparse.Namespace) -> None:
     """Refuse addresses for local paths, and with one slash, where a folder `s3:` would be made otherwise."""
     for name, value in vars(parsed).items():
         if isinstance(value, str) and (meant := meant_address(value)) is not None:
-            flag = "" if name in ("path", "data", "run") else f"--{name.replace('_', '-')} "
+            flag = "" if name in ("path", "data", "other", "run") else f"--{name.replace('_', '-')} "
             raise UsageError(
                 f"{flag}{value}: an address has two slashes; write {meant}, or ./{value} for a path"
             )
@@ -615,6 +615,7 @@ _COMMANDS: dict[str, Command] = {
         add=_add_bench,
         run=_bench,
     ),
+    **version_commands.COMMANDS,
     **training.COMMANDS,
     "plan": planning.PLAN,
     "demo": Command(
