@@ -20,7 +20,10 @@ SHARPNESS: Final = "sharpness"
 It depends neither on the brightness nor on the contrast: 1 for white noise, 1/16 for a ramp. The smaller ratio of
 the two axes would find motion blur too, but is as small in sharp pictures of long stripes.
 """
-PICTURE: Final = (BRIGHTNESS, CONTRAST, ENTROPY_BITS, SHARPNESS)
+ROUGHNESS: Final = "roughness"
+"""Mean squared difference of neighbors along both axes, divided by twice the variance within a channel (von Neumann's
+ratio): 1 for white noise, near 0 for photographs."""
+PICTURE: Final = (BRIGHTNESS, CONTRAST, ENTROPY_BITS, SHARPNESS, ROUGHNESS)
 SOURCE_SIDES: Final = ("source_height", "source_width")
 """Pixels of the displayed source."""
 LOW_VALUE, MIDDLE_VALUE, HIGH_VALUE = "low_value", "middle_value", "high_value"

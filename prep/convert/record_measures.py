@@ -42,7 +42,7 @@ def picture_measures(
     >>> from halofeed.prep.convert.tallies import sum_pixels
     >>> ramp = np.tile(np.arange(0, 128, 2, dtype=np.uint8)[:, None, None], (1, 64, 1))
     >>> {name: round(value, 3) for name, value in picture_measures(ramp, sum_pixels(ramp)).items()}
-    {'brightness': 0.22, 'contrast': 0.144, 'entropy_bits': 3.0, 'sharpness': 0.062}
+    {'brightness': 0.22, 'contrast': 0.144, 'entropy_bits': 3.0, 'sharpness': 0.062, 'roughness': 0.001}
     """
     histogram, count, totals, squares = sums
     found: dict[str, float] = {}
@@ -53,14 +53,17 @@ def picture_measures(
     largest, channels = int(np.iinfo(pixels.dtype).max), len(totals)
     found[measures.BRIGHTNESS] = int(totals.sum()) / (count * channels * largest)
     # Whole numbers: the difference of two quotients would lose the digits of a small variance.
-    spreads = (
+    spread = sum(
         count * square - total**2 for total, square in zip(totals.tolist(), squares.tolist(), strict=True)
     )
-    found[measures.CONTRAST] = math.sqrt(sum(spreads) / channels) / (count * largest)
+    variance = Fraction(spread, channels * count**2)
+    found[measures.CONTRAST] = math.sqrt(variance) / largest
     found[measures.ENTROPY_BITS] = round(_entropy(histogram, count), _ENTROPY_DIGITS)
-    sharpness = _sharpness(pixels)
-    if sharpness is not None:
-        found[measures.SHARPNESS] = sharpness
+    near, far = _differences(pixels)
+    if far:
+        found[measures.SHARPNESS] = float(near / far)
+    if near and variance:
+        found[measures.ROUGHNESS] = float(near / (4 * variance))
     return found
 
 
@@ -70,18 +73,18 @@ def _entropy(histogram: NDArray[np.int64], count: int) -> float:
     return max(0.0, -float((shares * np.log2(shares)).sum()) / len(histogram))
 
 
-def _sharpness(pixels: NDArray[Any]) -> float | None:
-    """Return the ratio of differences, see `measures.SHARPNESS`; None for pictures that are too small or one color."""
+def _differences(pixels: NDArray[Any]) -> tuple[Fraction, Fraction]:
+    """Return the mean squared differences of pixels 1 and `_FAR` apart, summed over both axes; 0 for tiny pictures."""
     rows = pixels[::_STEP]
     starts = (len(pixels) - _FAR - 1) // _STEP * _STEP
     if starts < _STEP or pixels.shape[1] <= 2 * _FAR:
-        return None
-    pairs = (
-        ((rows[:, 1:], rows[:, :-1]), (rows[:, _FAR:], rows[:, :-_FAR])),
-        tuple((pixels[apart : starts + apart : _STEP], pixels[:starts:_STEP]) for apart in (1, _FAR)),
+        return Fraction(0), Fraction(0)
+    near, far = (
+        _mean_square(rows[:, apart:], rows[:, :-apart])
+        + _mean_square(pixels[apart : starts + apart : _STEP], pixels[:starts:_STEP])
+        for apart in (1, _FAR)
     )
-    near, far = (sum(_mean_square(*axis[distance]) for axis in pairs) for distance in (0, 1))
-    return float(near / far) if far else None
+    return near, far
 
 
 def _mean_square(first: NDArray[Any], second: NDArray[Any]) -> Fraction:
