@@ -3,7 +3,7 @@
     python benchmarks/planted_faults.py --source ../shared/data --each 5 --clean 400
 
 It draws a set of pictures with boxes, one of pictures with masks and one of scans with organs. Pictures are crops of
-the photographs below --source. Faults of every kind of the tables below are planted, `--each` of each kind. The sets are
+the photographs below --source. Faults of every kind in the tables are planted, `--each` of each kind. The sets are
 converted and reviewed. A fault is found if a suspect of its kind names its file. A false alarm is a file without a
 fault that any suspect names. --real names converted data sets, of which all suspects are listed, because only a person
 can tell whether they are faults.

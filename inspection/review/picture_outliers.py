@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from halofeed.inspection.review.reviewed_set import ReviewedSet
-from halofeed.inspection.review.robust import LARGEST_SHARE, Limits, unusual
+from halofeed.inspection.review.robust import Limits, unusual
 from halofeed.inspection.review.suspects import Suspect, SuspectKind
 from halofeed.schemas import measures
 
@@ -80,9 +80,11 @@ def _only(*, below: bool, least: float) -> Limits:
     return Limits(least=least, below=below, above=not below)
 
 
-# 2,070 photographs of four sets have a brightness of 0.07 to 0.79, a contrast above 0.049, an entropy above 4.3 bits, a
-# sharpness above 0.089 and a roughness below 0.29. Blur with a deviation of 1.5 % of the longer side gives a sharpness of
-# 0.066 to 0.072. Noise that was resized and compressed gives a roughness of 0.62.
+_LARGEST_EXTREME: Final = 0.15
+"""Share of the records beyond a bound of photographs above which they are a group of the set."""
+# 2,070 photographs of four sets have a brightness of 0.07 to 0.79, a contrast above 0.049, an entropy above 4.3 bits,
+# a sharpness above 0.089 and a roughness below 0.29. Blur with a deviation of 1.5 % of the longer side gives a sharpness
+# of 0.066 to 0.075. Noise that was resized and compressed gives a roughness of 0.62.
 PICTURE_RULES: Final[dict[PictureKind, _Rule]] = {
     PictureKind.DARK: _Rule(
         measure=measures.BRIGHTNESS, scale=_log, limits=_only(below=True, least=np.log(2)), at_most=0.25,
@@ -95,15 +97,15 @@ PICTURE_RULES: Final[dict[PictureKind, _Rule]] = {
     ),
     PictureKind.LOW_CONTRAST: _Rule(
         measure=measures.CONTRAST, scale=_log, limits=_only(below=True, least=np.log(2)), at_most=0.12,
-        always_below=0.02, words="deviation of the pixels {value:.1%} of the range, usual {usual:.1%}",
+        always_below=0.03, words="deviation of the pixels {value:.1%} of the range, usual {usual:.1%}",
     ),
     PictureKind.FEW_TONES: _Rule(
-        measure=measures.ENTROPY_BITS, scale=lambda values: values, limits=_only(below=True, least=1.5), at_most=4,
-        always_below=3.6, words="entropy of the values {value:.1f} bits, usual {usual:.1f} bits",
+        measure=measures.ENTROPY_BITS, scale=lambda values: values, limits=_only(below=True, least=1.5), at_most=4.5,
+        always_below=4, words="entropy of the values {value:.1f} bits, usual {usual:.1f} bits",
     ),
     PictureKind.BLURRED: _Rule(
         measure=measures.SHARPNESS, scale=_excess, limits=_only(below=True, least=np.log(2)), at_most=0.1,
-        always_below=0.075, words="differences of neighbors {value:.1%} of those of pixels 4 apart, usual {usual:.1%}",
+        always_below=0.08, words="differences of neighbors {value:.1%} of those of pixels 4 apart, usual {usual:.1%}",
     ),
     PictureKind.NOISE: _Rule(
         measure=measures.ROUGHNESS, scale=_log, limits=_only(below=False, least=np.log(2)), at_least=0.3,
@@ -156,7 +158,7 @@ def _scores(values: Values, rule: _Rule) -> Values:
     distances = np.abs(unusual(rule.scale(values), rule.limits))
     scores = np.where((distances > 1) & (values <= rule.at_most) & (values >= rule.at_least), distances, 0.0)
     extreme = (values < rule.always_below) | (values > rule.always_above)
-    if np.count_nonzero(extreme) <= max(1, LARGEST_SHARE * np.isfinite(values).sum()):
+    if np.count_nonzero(extreme) <= max(1, _LARGEST_EXTREME * np.isfinite(values).sum()):
         scores = np.where(extreme, np.maximum(scores, 1.0), scores)
     return scores
 
