@@ -83,8 +83,8 @@ def _only(*, below: bool, least: float) -> Limits:
 _LARGEST_EXTREME: Final = 0.15
 """Share of the records beyond a bound of photographs above which they are a group of the set."""
 # 2,070 photographs of four sets have a brightness of 0.07 to 0.79, a contrast above 0.049, an entropy above 4.3 bits,
-# a sharpness above 0.089 and a roughness below 0.29. Blur with a deviation of 1.5 % of the longer side gives a sharpness
-# of 0.066 to 0.075. Noise that was resized and compressed gives a roughness of 0.62.
+# a sharpness above 0.089 and a roughness below 0.29. Blur with a deviation of 1.5 % of the longer side gives a
+# sharpness of 0.066 to 0.079. Noise that was resized and compressed gives a roughness of 0.62.
 PICTURE_RULES: Final[dict[PictureKind, _Rule]] = {
     PictureKind.DARK: _Rule(
         measure=measures.BRIGHTNESS, scale=_log, limits=_only(below=True, least=np.log(2)), at_most=0.25,
