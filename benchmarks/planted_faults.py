@@ -337,7 +337,7 @@ def draw_scan(photographs: Photographs, random: Random) -> Drawn:
     pixels[_ball(shape, (10, 28, 32), (40, 25 + random.uniform(-1, 1), 29))] = random.uniform(-60, -20)
     label = np.zeros(shape, np.uint8)
     for value, column, usual in ((1, 19, 100), (2, 44, 130), (3, 32, 320)):
-        radii = np.array((5.0, 7.0, 7.0) if value < 3 else (3.0, 3.0, 3.0)) * random.uniform(0.8, 1.15)
+        radii = np.array((5.0, 7.0, 7.0) if value < 3 else (3.0, 3.0, 3.0)) * random.uniform(0.88, 1.12)
         center = (10, (26 if value < 3 else 44) + random.uniform(-1.5, 1.5), column + random.uniform(-1, 1))
         inside = _ball(shape, center, radii)
         pixels[inside], label[inside] = usual + random.normal(0, 12), value

@@ -15,14 +15,13 @@ CONTRAST: Final = "contrast"
 ENTROPY_BITS: Final = "entropy_bits"
 """Entropy of the values of a channel in 256 bins, 0 to 8 bits, the mean of all channels."""
 SHARPNESS: Final = "sharpness"
-"""Mean squared difference of pixels 1 row and column apart, divided by that of pixels 4 rows and columns apart.
+"""Mean squared difference of pixels 1 apart along rows, divided by that of pixels 4 apart.
 
-It depends neither on the brightness nor on the contrast: 1 for white noise, 1/16 for a ramp. Diagonal neighbors show
-blur along both axes; the smaller ratio of the axes was that of blur in sharp pictures of long stripes too.
+It depends neither on the brightness nor on the contrast: 1 for white noise, 1/16 for a ramp.
 """
 ROUGHNESS: Final = "roughness"
-"""Mean squared difference of diagonal neighbors, divided by twice the variance within a channel (von Neumann's ratio):
-1 for white noise, near 0 for photographs."""
+"""Mean squared difference of neighbors along rows, divided by twice the variance within a channel (von Neumann's
+ratio): 1 for white noise, near 0 for photographs."""
 PICTURE: Final = (BRIGHTNESS, CONTRAST, ENTROPY_BITS, SHARPNESS, ROUGHNESS)
 SOURCE_SIDES: Final = ("source_height", "source_width")
 """Pixels of the displayed source."""

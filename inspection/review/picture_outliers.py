@@ -108,8 +108,8 @@ PICTURE_RULES: Final[dict[PictureKind, _Rule]] = {
         always_below=0.08, words="differences of neighbors {value:.1%} of those of pixels 4 apart, usual {usual:.1%}",
     ),
     PictureKind.NOISE: _Rule(
-        measure=measures.ROUGHNESS, scale=_log, limits=_only(below=False, least=np.log(2)), at_least=0.3,
-        always_above=0.4, words="differences of neighbors {value:.1%} of those of distant pixels, usual {usual:.1%}",
+        measure=measures.ROUGHNESS, scale=_log, limits=_only(below=False, least=np.log(2)), at_least=0.35,
+        always_above=0.5, words="differences of neighbors {value:.1%} of those of distant pixels, usual {usual:.1%}",
     ),
     PictureKind.ODD_SIZE: _Rule(
         measure="source_side", scale=_log, limits=Limits(least=np.log(2)),

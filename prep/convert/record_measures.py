@@ -21,8 +21,9 @@ from halofeed.schemas import measures
 
 _FAR: Final = 4
 """Pixels between the compared ones of the longer distance. Blur of more than 2 pixels changes it little."""
-_ROWS: Final = 10
-"""Evenly spaced rows that are compared with others, in 10 µs for 640 x 480 pixels; 60 rows and both axes take 105."""
+_ROWS: Final = 24
+"""Evenly spaced rows whose neighbors are compared. Differences between sampled rows would miss edges between them: a
+picture looked blurred if its edges lie between the rows that are 1 apart and those that are 4 apart."""
 _ENTROPY_DIGITS: Final = 6
 """Decimals of an entropy: logarithms differ in the last bits between C libraries."""
 _FEWEST_VOXELS: Final = 16
@@ -40,9 +41,9 @@ def picture_measures(
         source_size: displayed (height, width) of the source; None for a record that shows a part of it.
 
     >>> from halofeed.prep.convert.tallies import sum_pixels
-    >>> ramp = np.tile(np.arange(0, 128, 2, dtype=np.uint8)[:, None, None], (1, 64, 1))
+    >>> ramp = np.tile(np.arange(0, 128, 2, dtype=np.uint8)[None, :, None], (64, 1, 1))
     >>> {name: round(value, 3) for name, value in picture_measures(ramp, sum_pixels(ramp)).items()}
-    {'brightness': 0.22, 'contrast': 0.144, 'entropy_bits': 3.0, 'sharpness': 0.062, 'roughness': 0.001}
+    {'brightness': 0.22, 'contrast': 0.144, 'entropy_bits': 6.0, 'sharpness': 0.062, 'roughness': 0.001}
     """
     histogram, count, totals, squares = sums
     found: dict[str, float] = {}
@@ -60,14 +61,10 @@ def picture_measures(
     found[measures.CONTRAST] = math.sqrt(variance) / largest
     found[measures.ENTROPY_BITS] = round(_entropy(histogram, count), _ENTROPY_DIGITS)
     height, width = pixels.shape[:2]
-    if not variance or height <= 2 * _FAR or width <= 2 * _FAR:
+    if not variance or width <= 2 * _FAR:
         return found
-    step, last = max(1, height // _ROWS), height - _FAR
-    rows = pixels[:last:step, :-_FAR]
-    near, far = (
-        _mean_square(pixels[apart : last + apart : step, apart : width - _FAR + apart], rows)
-        for apart in (1, _FAR)
-    )
+    rows = pixels[:: max(1, height // _ROWS)]
+    near, far = (_mean_square(rows[:, apart:], rows[:, :-apart]) for apart in (1, _FAR))
     if far:
         found[measures.SHARPNESS] = near / far
     found[measures.ROUGHNESS] = near / (2 * variance)
