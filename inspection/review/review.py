@@ -9,6 +9,7 @@ from typing import Any
 
 from halofeed.inspection.dataset_files import DatasetFiles
 from halofeed.inspection.review.box_outliers import box_outliers
+from halofeed.inspection.review.drift import drift
 from halofeed.inspection.review.picture_outliers import picture_outliers
 from halofeed.inspection.review.reviewed_set import ReviewedSet
 from halofeed.inspection.review.scan_outliers import scan_outliers
@@ -16,7 +17,7 @@ from halofeed.inspection.review.suspects import Suspect, SuspectKind
 from halofeed.system.wording import plural
 
 Search = Callable[[ReviewedSet], Iterator[Suspect]]
-SEARCHES: tuple[Search, ...] = (picture_outliers, box_outliers, scan_outliers)
+SEARCHES: tuple[Search, ...] = (drift, picture_outliers, box_outliers, scan_outliers)
 """The searches of a review, in the order of its text: what costs most in training first."""
 _SHOWN = 5
 
