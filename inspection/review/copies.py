@@ -22,7 +22,7 @@ from halofeed.inspection.review.copy_search import (
     turned,
 )
 from halofeed.inspection.review.reviewed_set import ReviewedSet
-from halofeed.inspection.review.same_pixels import SAME, Gray, correlate_details, to_compared
+from halofeed.inspection.review.same_pixels import Gray, show_the_same, to_compared
 from halofeed.inspection.review.suspects import Suspect, SuspectKind
 from halofeed.inspection.stored_records import integer_of, label_map, stored_image
 from halofeed.prep.convert.tallies import count_labels
@@ -133,7 +133,7 @@ def _confirmed(reviewed: ReviewedSet, pairs: Pairs, planes: int) -> Pairs:
         if first is None or second is None:
             continue
         back = np.ascontiguousarray(turned(second, turn_back(int(pairs.turns[at]))))
-        certain[at] = correlate_details(first, back, pairs.rows[at], pairs.columns[at]) >= SAME
+        certain[at] = show_the_same(first, back, pairs.rows[at], pairs.columns[at])
     return pairs.take(certain)
 
 
