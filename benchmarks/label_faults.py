@@ -1,16 +1,19 @@
 """Measure how many planted label faults the first tenth of `halofeed review --run` lists, beside cleanlab.
 
-    halofeed convert --source ../shared/data/detection/bccd_voc --out data --name cells --height 192 --width 192 --folds 2
+    halofeed convert --source ../shared/data/detection/bccd_voc --out data --name cells --folds 2 \
+        --height 192 --width 192 --max-rejected 5
     python benchmarks/label_faults.py data/cells/1.0.0 --out /tmp/cells -- --config retinanet_small
     python benchmarks/label_faults.py data/cells/1.0.0 --out /tmp/cells --cleanlab /tmp/peers/bin/python
 
-The set has boxes or masks of pictures and two folds. The first command writes a copy of it in which 5 % of the labels
-are faulty, trains a run on each fold with the options after `--`, and counts. Later commands keep what is there.
+The set has boxes of pictures, or masks of pictures or volumes, and two folds. The first command writes a copy of it in
+which 5 % of the labels are faulty, trains a run on each fold with the options after `--`, and counts. Later commands
+keep what is there.
 `--cleanlab` names a Python with cleanlab, which ranks the labels by the same predictions.
 
 Planted faults, in equal numbers:
 
-- boxes: another class (where there are several), a removed box, a box moved by half of its size, a box at an empty place
+- boxes: another class (where there are several), a removed box, a box moved by half of its size, a box at an empty
+  place
 - masks: the same for connected objects of at least `--least` pixels; a removed object has the class around it
 
 A fault is found if a suspect of its record overlaps its box before or after the change by `OVERLAP` or more. The list
@@ -28,14 +31,19 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import cv2
+import nibabel
 import numpy as np
 from numpy.typing import NDArray
 
 import halofeed
+from halofeed.inspection.review.components import components_of
+from halofeed.inspection.review.label_faults import iterate_rows
+from halofeed.inspection.review.reviewed_set import ReviewedSet
 from halofeed.loader import Loader
+from halofeed.trainer.held_out import choose_runs, predict_splits
+from halofeed.trainer.run_folder import open_run
 
 SHARE, LISTED, OVERLAP = 0.05, 0.1, 0.3
 IGNORED = 255
@@ -79,7 +87,8 @@ def read_pictures(data: Path) -> Iterator[Picture]:
             name = f"{split}_{number:05d}.png"
             if "label" in batch and batch["label"].ndim > 2:
                 mask = batch["label"][0].astype(np.uint8)
-                yield Picture(name, split, pixels, np.zeros((0, 5)), mask)
+                name = name if mask.ndim == 2 else name.replace(".png", ".nii.gz")
+                yield Picture(name, split, pixels, np.zeros((0, 5)), mask.reshape(-1, *mask.shape[-2:]))
                 continue
             count = int(batch["num_boxes"][0])
             boxes = batch["boxes"][0, :count] * np.tile(pixels.shape[:2], 2)
@@ -176,17 +185,8 @@ def free_box(
 
 def objects_of(mask: NDArray[np.uint8], least: int) -> list[tuple[int, NDArray[np.bool_]]]:
     """Return the class and the pixels of each connected object of at least so many pixels."""
-    found = []
-    for label in np.unique(mask).tolist():
-        if label in (0, IGNORED):
-            continue
-        count, numbered, statistics, _ = cv2.connectedComponentsWithStats((mask == label).astype(np.uint8))
-        found += [
-            (label, numbered == number)
-            for number in range(1, count)
-            if statistics[number, cv2.CC_STAT_AREA] >= least
-        ]
-    return found
+    found = components_of(mask, (mask != 0) & (mask != IGNORED), least)
+    return [(label, found.numbers == row) for row, label in enumerate(found.classes.tolist(), start=1)]
 
 
 def plant_masks(
@@ -214,7 +214,7 @@ def plant_masks(
         used.add(number)
         mask, after = changed
         pictures[number].mask = mask
-        size = np.array(mask.shape)
+        size = np.array(mask.shape[1:])
         shown = [after] if kind == "added" else [pixels] if after is None else [pixels, after]
         boxes = tuple(as_shares(box_of(one), size) for one in shown if one is not None)
         faults.append(Fault(source=pictures[number].name, kind=kind, boxes=boxes))
@@ -243,14 +243,13 @@ def _changed_mask(
         changed[pixels] = class_around(mask, pixels)
     if kind == "removed":
         return changed, None
-    box = box_of(pixels)
-    sides = (box[2:] - box[:2]).astype(int)
+    box = box_of(pixels).astype(int)
+    sides = box[2:] - box[:2]
     for _ in range(50):
         if kind == "moved":
             shift = np.round(random.choice([-0.5, 0.5], 2) * sides).astype(int)
         else:
-            corner = np.floor(random.uniform(0, 1, 2) * (np.array(mask.shape) - sides)).astype(int)
-            shift = corner - box[:2].astype(int)
+            shift = random.integers(0, np.array(mask.shape[1:]) - sides + 1) - box[:2]
         after = shifted(pixels, shift)
         # An object that leaves the picture, or covers one of its class, would be another fault.
         fits = after.sum() >= 0.9 * pixels.sum()
@@ -262,24 +261,25 @@ def _changed_mask(
 
 def class_around(mask: NDArray[np.uint8], pixels: NDArray[np.bool_]) -> int:
     """Return the most frequent class beside an object."""
-    ring = cv2.dilate(pixels.astype(np.uint8), np.ones((3, 3), np.uint8)).astype(bool) & ~pixels
+    kernel = np.ones((3, 3), np.uint8)
+    ring = np.stack([cv2.dilate(one.astype(np.uint8), kernel) for one in pixels]).astype(bool) & ~pixels
     values = mask[ring & (mask != IGNORED)]
     return int(np.bincount(values).argmax()) if values.size else 0
 
 
 def box_of(pixels: NDArray[np.bool_]) -> NDArray[np.float64]:
-    """Return the box around pixels."""
-    rows, columns = np.flatnonzero(pixels.any(1)), np.flatnonzero(pixels.any(0))
+    """Return the box around pixels in all slices, ymin, xmin, ymax, xmax."""
+    seen = pixels.any(0)
+    rows, columns = np.flatnonzero(seen.any(1)), np.flatnonzero(seen.any(0))
     return np.array([rows[0], columns[0], rows[-1] + 1, columns[-1] + 1], float)
 
 
 def shifted(pixels: NDArray[np.bool_], shift: NDArray[np.int64]) -> NDArray[np.bool_]:
     """Return pixels moved by rows and columns; what leaves the picture is lost."""
-    rows, columns = np.nonzero(pixels)
-    rows, columns = rows + shift[0], columns + shift[1]
-    inside = (rows >= 0) & (rows < pixels.shape[0]) & (columns >= 0) & (columns < pixels.shape[1])
+    places = np.argwhere(pixels) + np.array([0, *shift])
+    places = places[((places >= 0) & (places < pixels.shape)).all(1)]
     moved = np.zeros_like(pixels)
-    moved[rows[inside], columns[inside]] = True
+    moved[tuple(places.T)] = True
     return moved
 
 
@@ -307,14 +307,26 @@ def write_copy(data: Path, out: Path, least: int, seed: int) -> None:
         faults, labels = plant_masks(pictures, used, least, random)
         (source / "labels").mkdir()
         for one in pictures:
-            cv2.imwrite(str(source / "labels" / one.name), _mask(one))
+            write_image(source / "labels" / one.name, _mask(one))
     for one in pictures:
-        cv2.imwrite(str(source / "images" / one.name), cv2.cvtColor(one.pixels, cv2.COLOR_RGB2BGR))
+        write_image(source / "images" / one.name, one.pixels)
     for split in described.splits:
         listed = [one.name for one in pictures if one.split == split]
         (out / f"{split}.txt").write_text("".join(f"{name}\n" for name in listed))
     document = {"labels": labels, "faults": [asdict(fault) for fault in faults]}
     (out / "faults.json").write_text(json.dumps(document))
+
+
+def write_image(file: Path, pixels: NDArray[np.uint8]) -> None:
+    """Write a picture or a mask, [height, width, 3] or [1, height, width], or a volume, [depth, height, width, 1]."""
+    if file.name.endswith(".nii.gz"):
+        # halofeed's axes are those of NIfTI in reverse order.
+        voxels = pixels.reshape(pixels.shape[:3]).T
+        nibabel.save(nibabel.Nifti1Image(voxels, np.eye(4)), file)
+    elif pixels.shape[-1] == 3:
+        cv2.imwrite(str(file), cv2.cvtColor(pixels, cv2.COLOR_RGB2BGR))
+    else:
+        cv2.imwrite(str(file), pixels[0])
 
 
 def halofeed_command(*words: object) -> None:
@@ -330,8 +342,10 @@ def prepare(data: Path, out: Path, given: argparse.Namespace) -> None:
         write_copy(data, out, given.least, given.seed)
     described = halofeed.open(data)
     if not (out / "data").is_dir():
-        height, width = described.manifest.field("image").shape[:2]
+        *depth, height, width, _ = described.manifest.field("image").shape
         size = ("--height", height, "--width", width, "-q")
+        if depth:
+            size = (*size, "--depth", *depth, "--window-percentiles", "0,100")
         source = out / "source"
         if (source / "boxes.csv").is_file():
             form: tuple[object, ...] = ("--source", source / "boxes.csv", "--images", source / "images")
@@ -352,13 +366,111 @@ def version_of(out: Path) -> Path:
     return out / "data" / "faulty" / "1.0.0"
 
 
+# The lists ------------------------------------------------------------------------------------------------
+
+Ranked = Sequence[tuple[str, Box]]
+"""Name of the picture and box of each suspect, best first."""
+
+
+def reviewed(out: Path, runs: Sequence[Path]) -> Ranked:
+    """Return the label faults that `halofeed review` lists."""
+    file = out / "review.json"
+    halofeed_command(
+        "review", version_of(out), "--run", ",".join(map(str, runs)), "--json", file, "--show", 0
+    )
+    suspects = json.loads(file.read_text())["suspects"]
+    # Other searches, such as that for copies, have no score of a label fault.
+    faults = [one for one in suspects if "evidence" in one["words"]]
+    return [(one["records"][0]["source"].rpartition("/")[2], tuple(one["box"])) for one in faults]
+
+
+def by_cleanlab(out: Path, runs: Sequence[Path], python: Path) -> dict[str, Ranked]:
+    """Return the lists of cleanlab by their names."""
+    sources = write_predictions(out, runs)
+    begun = time.perf_counter()
+    script = Path(__file__).with_name("rank_by_cleanlab.py")
+    subprocess.run([str(python), str(script), str(out)], check=True)
+    print(f"cleanlab: {time.perf_counter() - begun:.0f} s", flush=True)
+    ranked = json.loads((out / "ranked.json").read_text())
+    return {name: [(sources[number], tuple(box)) for number, box in rows] for name, rows in ranked.items()}
+
+
+def write_predictions(out: Path, runs: Sequence[Path]) -> list[str]:
+    """Write the predictions that the review uses as arrays; return the names of their pictures."""
+    data = version_of(out)
+    files = ReviewedSet(data)
+    rows = list(iterate_rows(files, predict_splits(choose_runs([open_run(run) for run in runs], data), data)))
+    classes = len(halofeed.open(data).class_names)
+    first = rows[0][2]
+    if "boxes" in first:
+        labels, predicted = [], []
+        for number, (_, found, true) in enumerate(rows):
+            # cleanlab's boxes are x, y, x, y, and its classes count from 0.
+            labels += [
+                [number, *box[[1, 0, 3, 2]], label - 1]
+                for box, label in zip(true["boxes"], true["classes"][: true["num_boxes"]], strict=False)
+            ]
+            known = zip(found["boxes"], found["classes"], found["scores"], strict=True)
+            predicted += [
+                [number, *box[[1, 0, 3, 2]], label - 1, score]
+                for box, label, score in list(known)[: found["num_detections"]]
+            ]
+        arrays = {"labels": np.array(labels), "predicted": np.array(predicted)}
+        np.savez(out / "predictions.npz", records=len(rows), classes=classes - 1, **arrays)
+    else:
+        ignored = files.manifest.ignore_label
+        np.savez(out / "predictions.npz", ignored=-1 if ignored is None else ignored)
+        size = first["label"].shape[-2:]
+        masks = [true["label"].reshape(-1, *size) for _, _, true in rows]
+        np.save(out / "labels.npy", np.stack(masks))
+        shares = [found["probabilities"].reshape(-1, *size, classes) for _, found, _ in rows]
+        np.save(out / "probabilities.npy", np.stack(shares))
+    return [files.place(number).source.rpartition("/")[2] for number, _, _ in rows]
+
+
+def ranks_of(faults: Sequence[Fault], ranked: Ranked) -> NDArray[np.float64]:
+    """Return the place in the list at which each fault is found first; infinite if it is not."""
+    by_source: dict[str, list[int]] = {}
+    for number, fault in enumerate(faults):
+        by_source.setdefault(fault.source, []).append(number)
+    ranks = np.full(len(faults), np.inf)
+    for place, (source, box) in enumerate(ranked):
+        for number in by_source.get(source, []):
+            if np.isinf(ranks[number]) and any(overlap(box, one) >= OVERLAP for one in faults[number].boxes):
+                ranks[number] = place
+    return ranks
+
+
+def print_table(out: Path, lists: dict[str, Ranked]) -> None:
+    """Print the share of the faults that each list finds, of all and of each kind."""
+    document = json.loads((out / "faults.json").read_text())
+    faults = [
+        Fault(source=one["source"], kind=one["kind"], boxes=tuple(map(tuple, one["boxes"])))
+        for one in document["faults"]
+    ]
+    kinds = sorted({fault.kind for fault in faults})
+    is_of = np.array([[fault.kind == kind for fault in faults] for kind in kinds])
+    print(f"{len(faults)} faults among {document['labels']:,} labels")
+    print(f"{'found in the first':<40} {'5 %':>6} {'10 %':>6} {'20 %':>6}  10 % by kind")
+    for name, ranked in lists.items():
+        ranks = ranks_of(faults, ranked)
+        shares = [np.mean(ranks < share * document["labels"]) for share in (LISTED / 2, LISTED, 2 * LISTED)]
+        found = ranks < LISTED * document["labels"]
+        by_kind = ", ".join(
+            f"{kind} {found[rows].mean():.0%}" for kind, rows in zip(kinds, is_of, strict=True)
+        )
+        print(f"{name:<40} {' '.join(f'{share:>6.0%}' for share in shares)}  {by_kind}")
+
+
 def main() -> None:
     """Plant, train, review and count."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("data", type=Path, help="version folder of a converted set with two folds")
-    parser.add_argument("--out", type=Path, required=True, help="folder of the copy, its runs and predictions")
+    parser.add_argument(
+        "--out", type=Path, required=True, help="folder of the copy, its runs and predictions"
+    )
     parser.add_argument("--seed", type=int, default=0, help="seed of the faults (default: 0)")
     parser.add_argument("--least", type=int, default=30, help="masks: pixels of an object (default: 30)")
     parser.add_argument("--cleanlab", type=Path, help="Python of an environment with cleanlab")
@@ -368,6 +480,14 @@ def main() -> None:
     given.train = words[at + 1 :]
     given.out.mkdir(parents=True, exist_ok=True)
     prepare(given.data, given.out, given)
+    runs = [given.out / f"run{fold}" for fold in range(2)]
+    lists = {"halofeed, a run for each fold": reviewed(given.out, runs)}
+    lists["halofeed, one run"] = reviewed(given.out, runs[:1])
+    if given.cleanlab is not None:
+        lists |= {
+            f"cleanlab, {name}": one for name, one in by_cleanlab(given.out, runs, given.cleanlab).items()
+        }
+    print_table(given.out, lists)
 
 
 if __name__ == "__main__":

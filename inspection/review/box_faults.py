@@ -9,8 +9,8 @@ Measures of a labeled box, where `support` of a class is the largest confidence 
 and of a prediction: confidence of one that has an IoU below 0.5 with all labeled boxes (a missing box). Confidences are
 relative to the usual score of the class, as a class that is hard to find has low scores.
 
-The kinds are those of ObjectLab (Tkachenko et al. 2023: swapped, overlooked, badly located), and the extra box. ObjectLab
-adds its scores with fixed weights; here `evidence` makes them comparable.
+The kinds are those of ObjectLab (Tkachenko et al. 2023: swapped, overlooked, badly located), and the extra box.
+ObjectLab adds its scores with fixed weights; here `evidence` makes them comparable.
 """
 
 from __future__ import annotations
@@ -341,7 +341,7 @@ def _missing_faults(
 
 
 def _without_partners(faults: list[FaultyBox]) -> list[FaultyBox]:
-    """Remove the missing box that is the right place of a misplaced one; the two are one fault, with the larger score."""
+    """Remove the missing box that is the right place of a misplaced one: one fault, with the larger score."""
     by_record: dict[int, list[FaultyBox]] = {}
     for fault in faults:
         if fault.kind is BoxFault.MISPLACED and fault.score >= CLEAR:

@@ -1,4 +1,4 @@
-"""Likely wrong classes of records, by confident learning: probabilities are compared with those usual for each class."""
+"""Likely wrong classes of records, by confident learning: probabilities beside those usual for each class."""
 
 from __future__ import annotations
 
@@ -43,9 +43,7 @@ class FaultyClass:
     seen_share: float
 
 
-def class_faults(
-    labels: Integers, probabilities: Floats, random: np.random.Generator
-) -> list[FaultyClass]:
+def class_faults(labels: Integers, probabilities: Floats, random: np.random.Generator) -> list[FaultyClass]:
     """Return each record with the class that the run sees instead, best first.
 
     The measure is the normalized margin: probabilities less the mean probability of each class among the records that

@@ -63,9 +63,7 @@ def _numbered(pixels: Mask) -> tuple[NDArray[np.int32], int]:
         count += added - 1
         if depth:
             both = of_slice & pixels[depth - 1]
-            links.append(
-                np.unique(np.stack([numbers[depth - 1][both], numbers[depth][both]], 1), axis=0)
-            )
+            links.append(np.unique(np.stack([numbers[depth - 1][both], numbers[depth][both]], 1), axis=0))
     if not links:
         return numbers, count
     roots = _joined(count, np.concatenate(links).tolist())

@@ -45,12 +45,12 @@ def label_faults(
     task = reviewed.manifest.task
     if task not in TASK_FAULTS:
         raise UsageError(f"{reviewed.files}: no label fault is known for the task {task!r}")
-    rows = _rows(reviewed, batches)
+    rows = iterate_rows(reviewed, batches)
     found = TASK_FAULTS[task](reviewed, rows, np.random.default_rng(_SEED))
     return [suspect for suspect in found if suspect.score >= least_score]
 
 
-def _rows(reviewed: ReviewedSet, batches: PredictedBatches) -> Iterator[tuple[int, Host, Host]]:
+def iterate_rows(reviewed: ReviewedSet, batches: PredictedBatches) -> Iterator[tuple[int, Host, Host]]:
     """Yield the number of each predicted record, its predictions and its truth, without the batch axis."""
     order = np.argsort(reviewed.ids, kind="stable")
     for predictions, truth in batches:

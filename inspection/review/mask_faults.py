@@ -5,8 +5,9 @@ An object is a connected component of one class. Measures of a labeled object R 
     wrong class, extra    largest mean over R of another class, less the mean of c; extra if that is the background
     misplaced             1 - soft IoU of R and the predicted pixels of c beside it that no other object has
 
-and of a region that is predicted as c and not labeled so (a missing object): the probability of c over the region
-without its border, divided by all of its pixels, so that a thin seam beside an object measures little.
+and of a region that is predicted as c and not labeled so, which is no whole object (a missing object, a part of another
+class, a part too much): the probability of c over the region without its border, divided by all of its pixels, so that
+a thin seam beside an object measures little.
 
 `evidence` compares them with planted faults: objects with a random other class, objects moved to the next record,
 objects moved by half of their size, and objects without their label. cleanlab ranks pixels and whole pictures
@@ -58,24 +59,24 @@ class FaultyObject:
     Args:
         record: number of the record.
         kind: kind of the fault.
-        score: evidence from 0 to 1, comparable between kinds.
         box: first and one past the last depth, row and column of the object.
         depth: slice with most of its pixels.
         pixels: number of its pixels.
-        label: its class as labeled; None if it is missing.
+        score: evidence from 0 to 1, comparable between kinds.
+        label: class that most of it is labeled as.
         seen: class that the run sees over most of it.
         seen_share: mean probability of that class.
     """
 
     record: int
     kind: MaskFault
-    score: float
     box: tuple[tuple[int, int, int], tuple[int, int, int]]
     depth: int
     pixels: int
-    label: int | None
-    seen: int
-    seen_share: float
+    score: float = 0.0
+    label: int = _BACKGROUND
+    seen: int = _BACKGROUND
+    seen_share: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -130,21 +131,21 @@ class MaskFaults:
         self._class.given.append(margins)
         self._class.planted.append(_margins(means, self._drawn_classes(objects.classes))[0])
         self._class.planted.append(self._moved_here(labels, probabilities, counts))
-        outlines = [_Outline.of(objects, row, labels, predicted, probabilities, counts) for row in rows.tolist()]
+        outlines = [
+            _Outline.of(objects, row, labels, predicted, probabilities, counts) for row in rows.tolist()
+        ]
         self._place.given.append(np.array([one.displacement(one.own) for one in outlines]))
-        self._place.planted.append(
-            np.array([one.displacement(one.moved(self._random)) for one in outlines])
-        )
+        self._place.planted.append(np.array([one.displacement(one.moved(self._random)) for one in outlines]))
         self._missing.planted.append(np.array([one.inner_share() for one in outlines]))
         self._shapes = [_Shape(pixels=one.shape, label=one.label) for one in outlines]
         for row in rows.tolist():
-            kind = MaskFault.EXTRA if seen[row] == _BACKGROUND else MaskFault.WRONG_CLASS
-            share = float(means[row, seen[row]])
-            self._objects.append(_found(record, kind, objects, row, int(seen[row]), share, is_labeled=True))
+            label, other = int(objects.classes[row]), int(seen[row])
+            found = _found(record, _kind_of(label, other), objects, row)
+            self._objects.append(replace(found, label=label, seen=other, seen_share=float(means[row, other])))
         self._add_regions(record, objects, labels, predicted, probabilities, counts)
 
     def faults(self) -> list[FaultyObject]:
-        """Return each labeled object with the kind that has most evidence, and each region without a label, best first."""
+        """Return each object with its kind of most evidence, and each region labeled otherwise, best first."""
         count = len(self._objects)
         if not count:
             return []
@@ -155,11 +156,11 @@ class MaskFaults:
         for one, by_class, by_place in zip(self._objects, of_class.tolist(), of_place.tolist(), strict=True):
             kind = one.kind if by_class >= by_place else MaskFault.MISPLACED
             faults.append(replace(one, kind=kind, score=max(by_class, by_place)))
-        faults += [
-            replace(one, score=share)
-            for one, share in zip(self._regions, of_regions.tolist(), strict=True)
+        regions = [
+            replace(one, score=share) for one, share in zip(self._regions, of_regions.tolist(), strict=True)
         ]
-        return sorted(_without_partners(faults), key=lambda fault: -fault.score)
+        faults += _without_partners(regions, faults)
+        return sorted(faults, key=lambda fault: -fault.score)
 
     def _drawn_classes(self, classes: Integers) -> Integers:
         """Draw another class than the background and its own for each object; none if there is no other."""
@@ -193,22 +194,21 @@ class MaskFaults:
         counts: Mask,
     ) -> None:
         """Measure the regions that are predicted as a class and not labeled so."""
-        is_other = counts & (predicted != labels) & (predicted != _BACKGROUND)
-        regions = components_of(predicted, is_other, LEAST_PIXELS)
+        regions = components_of(predicted, counts & (predicted != labels), LEAST_PIXELS)
         measured = []
         for row in range(len(regions)):
             window = _window(regions.boxes[row])
             pixels = regions.numbers[window] == row + 1
-            # An object of another class at this place: its class is wrong, and nothing is missing.
+            # A whole object, which has measures of its own.
             if _is_one_object(pixels, objects.numbers[window], objects.sizes):
                 continue
             values = probabilities[(*window, int(regions.classes[row]))]
             share = float(values[pixels].mean(dtype=np.float64))
             measured.append(_inner_share(pixels, values))
+            label = int(np.bincount(labels[window][pixels]).argmax())
+            found = _found(record, _kind_of(label, int(regions.classes[row])), regions, row)
             self._regions.append(
-                _found(
-                    record, MaskFault.MISSING, regions, row, int(regions.classes[row]), share, is_labeled=False
-                )
+                replace(found, label=label, seen=int(regions.classes[row]), seen_share=share)
             )
         self._missing.given.append(np.array(measured, np.float64))
 
@@ -310,7 +310,13 @@ class _Outline:
 
     def moved(self, random: np.random.Generator) -> Mask:
         """Return the object moved by half of its height and width; what leaves the window is lost."""
-        steps = [0, *(side // 2 * sign for side, sign in zip(self.shape.shape[1:], random.choice([-1, 1], 2)))]
+        steps = [
+            0,
+            *(
+                side // 2 * sign
+                for side, sign in zip(self.shape.shape[1:], random.choice([-1, 1], 2), strict=True)
+            ),
+        ]
         places = np.argwhere(self.own) + np.array(steps)
         places = places[((places >= 0) & (places < self.own.shape)).all(1)]
         moved = np.zeros_like(self.own)
@@ -322,43 +328,39 @@ class _Outline:
         return _inner_share(self.own & self.seen, self.values)
 
 
-def _found(
-    record: int,
-    kind: MaskFault,
-    objects: Components,
-    row: int,
-    seen: int,
-    seen_share: float,
-    *,
-    is_labeled: bool,
-) -> FaultyObject:
+def _kind_of(label: int, seen: int) -> MaskFault:
+    """Return the kind of fault of pixels that are labeled as one class and seen as another."""
+    if seen == _BACKGROUND:
+        return MaskFault.EXTRA
+    return MaskFault.MISSING if label == _BACKGROUND else MaskFault.WRONG_CLASS
+
+
+def _found(record: int, kind: MaskFault, objects: Components, row: int) -> FaultyObject:
+    """Return where a component is, without its classes and evidence."""
     low, high = objects.boxes[row].tolist()
     pixels = objects.numbers[_window(objects.boxes[row])] == row + 1
     return FaultyObject(
         record=record,
         kind=kind,
-        score=0.0,
         box=((low[0], low[1], low[2]), (high[0], high[1], high[2])),
         depth=low[0] + int(pixels.sum((1, 2)).argmax()),
         pixels=int(objects.sizes[row]),
-        label=int(objects.classes[row]) if is_labeled else None,
-        seen=seen,
-        seen_share=seen_share,
     )
 
 
-def _without_partners(faults: list[FaultyObject]) -> list[FaultyObject]:
-    """Remove the missing object that is the right place of a misplaced one: the two are one fault."""
-    misplaced: dict[tuple[int, int], list[FaultyObject]] = {}
-    for fault in faults:
+def _without_partners(regions: list[FaultyObject], objects: list[FaultyObject]) -> list[FaultyObject]:
+    """Remove regions that a misplaced object leaves free or covers: they are one fault with it."""
+    misplaced: dict[int, list[FaultyObject]] = {}
+    for fault in objects:
         if fault.kind is MaskFault.MISPLACED and fault.score >= CLEAR:
-            misplaced.setdefault((fault.record, fault.label or 0), []).append(fault)
-    return [
-        fault
-        for fault in faults
-        if fault.kind is not MaskFault.MISSING
-        or not any(_touch(fault, other) for other in misplaced.get((fault.record, fault.seen), []))
-    ]
+            misplaced.setdefault(fault.record, []).append(fault)
+
+    def is_part(region: FaultyObject) -> bool:
+        wanted = {MaskFault.MISSING: region.seen, MaskFault.EXTRA: region.label}.get(region.kind)
+        beside = misplaced.get(region.record, [])
+        return any(other.label == wanted and _touch(region, other) for other in beside)
+
+    return [region for region in regions if not is_part(region)]
 
 
 def _touch(one: FaultyObject, other: FaultyObject) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from halofeed.inspection.review.label_faults import PredictedBatches, label_faults
 from halofeed.inspection.review.reviewed_set import ReviewedSet
 from halofeed.inspection.review.suspects import Suspect, SuspectKind
 from halofeed.system.wording import plural
@@ -64,17 +65,20 @@ class Review:
         }
 
 
-def review(path: str | os.PathLike[str]) -> Review:
+def review(path: str | os.PathLike[str], predicted: PredictedBatches | None = None) -> Review:
     """Search a data set for what may hurt training.
 
     Args:
         path: folder or address of the data set's version.
+        predicted: predictions of its records; likely label faults are then the first suspects, best first over all
+            of their kinds.
 
     Raises:
         ManifestError, CorruptFileError: the data set is not what was written.
     """
     reviewed = ReviewedSet(path)
-    found = [suspect for search in SEARCHES for suspect in _worst_first(search(reviewed))]
+    found = [] if predicted is None else label_faults(reviewed, predicted)
+    found += [suspect for search in SEARCHES for suspect in _worst_first(search(reviewed))]
     return Review(folder=str(reviewed.files), records=len(reviewed), suspects=tuple(found))
 
 
