@@ -22,7 +22,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.inspection.review.evidence import CLEAR, evidence
+from halofeed.inspection.review.evidence import CLEAR, MOVED, evidence
 from halofeed.inspection.review.suspects import SuspectKind
 
 Floats = NDArray[np.float64]
@@ -259,8 +259,9 @@ def _other_classes(classes: Integers, known: Integers, random: np.random.Generat
 
 
 def _moved(boxes: Floats, random: np.random.Generator) -> Floats:
-    """Move boxes by half of their height and width, which leaves an IoU of 1/7."""
-    steps = (boxes[:, 2:] - boxes[:, :2]) / 2 * random.choice([-1, 1], (len(boxes), 2))
+    """Move boxes by `MOVED` of their height and width."""
+    shares = random.uniform(*MOVED, (len(boxes), 2)) * random.choice([-1, 1], (len(boxes), 2))
+    steps = (boxes[:, 2:] - boxes[:, :2]) * shares
     return np.asarray(boxes + np.tile(steps, 2))
 
 

@@ -20,6 +20,8 @@ from numpy.typing import NDArray
 
 CLEAR: Final = 0.5
 """Evidence above which a label looks more like a planted fault than like other labels."""
+MOVED: Final = (0.25, 0.5)
+"""By what shares of its height and width a planted fault moves a box or an object: an IoU of 0.39 to 0.14."""
 _TIE: Final = 1e-4
 """Part of the evidence by which equal evidence of one kind is ordered by the measure itself."""
 
@@ -47,10 +49,11 @@ def evidence(measured: NDArray[np.float64], planted: NDArray[np.float64], labels
     if not len(measured) or not len(planted):
         return np.zeros(len(measured))
     values, places = np.unique(np.concatenate([measured, planted]), return_inverse=True)
-    of_labels = np.bincount(places[: len(measured)], minlength=len(values)) / labels
-    of_planted = np.bincount(places[len(measured) :], minlength=len(values)) / len(planted)
+    # Whole numbers, as if there were as many planted faults as labels, so that equal shares compare as equal.
+    of_labels = np.bincount(places[: len(measured)], minlength=len(values)) * len(planted)
+    of_planted = np.bincount(places[len(measured) :], minlength=len(values)) * labels
     starts, faulty, usual = _rising_blocks(of_planted, of_labels)
-    shares = faulty / (faulty + usual + 1 / labels)
+    shares = faulty / (faulty + usual + len(planted))
     # The added label can lower a small block below the one before it.
     shares = np.maximum.accumulate(shares)
     blocks = np.searchsorted(starts, places[: len(measured)], side="right") - 1
@@ -59,11 +62,11 @@ def evidence(measured: NDArray[np.float64], planted: NDArray[np.float64], labels
 
 
 def _rising_blocks(
-    faulty: NDArray[np.float64], usual: NDArray[np.float64]
+    faulty: NDArray[np.int64], usual: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]:
     """Join neighbors until the share of `faulty` rises from block to block; return their starts and sums."""
     starts: list[int] = []
-    sums: list[tuple[float, float]] = []
+    sums: list[tuple[int, int]] = []
     for at, (bad, good) in enumerate(zip(faulty.tolist(), usual.tolist(), strict=True)):
         start = at
         # Pool adjacent violators: a block joins the one before while its share is not larger.
@@ -72,5 +75,5 @@ def _rising_blocks(
             bad, good, start = bad + before[0], good + before[1], starts.pop()
         starts.append(start)
         sums.append((bad, good))
-    bads, goods = np.array(sums).T
+    bads, goods = np.array(sums, np.float64).T
     return np.array(starts, np.int64), bads, goods

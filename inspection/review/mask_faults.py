@@ -10,8 +10,8 @@ class, a part too much): the probability of c over the region without its border
 a thin seam beside an object measures little.
 
 `evidence` compares them with planted faults: objects with a random other class, objects moved to the next record,
-objects moved by half of their size, and objects without their label. cleanlab ranks pixels and whole pictures
-(Lad and Mueller 2023); an annotator corrects objects, and few faulty pixels are few of a picture.
+objects moved by a quarter to half of their size, and objects without their label. cleanlab ranks pixels and whole
+pictures (Lad and Mueller 2023); an annotator corrects objects.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from halofeed.inspection.review.components import Components, components_of
-from halofeed.inspection.review.evidence import CLEAR, evidence
+from halofeed.inspection.review.evidence import CLEAR, MOVED, evidence
 from halofeed.inspection.review.suspects import SuspectKind
 
 Floats = NDArray[np.float64]
@@ -34,6 +34,9 @@ LEAST_PIXELS: Final = 9
 """Smallest object: below 3 x 3 pixels no pixel is inside."""
 _SAME: Final = 0.5
 """Smallest IoU of a labeled and a predicted object that are one."""
+_BESIDE: Final = 0.25
+"""Smallest part of an object's size that is predicted as its class beside it where it is misplaced."""
+_NEARLY: Final = 0.9
 _BACKGROUND: Final = 0
 
 
@@ -111,6 +114,7 @@ class MaskFaults:
         self._classes, self._random = classes, random
         self._class, self._place, self._missing = _Measured(), _Measured(), _Measured()
         self._objects: list[FaultyObject] = []
+        self._are_beside: list[bool] = []
         self._regions: list[FaultyObject] = []
         self._shapes: list[_Shape] = []
 
@@ -137,6 +141,7 @@ class MaskFaults:
         self._place.given.append(np.array([one.displacement(one.own) for one in outlines]))
         self._place.planted.append(np.array([one.displacement(one.moved(self._random)) for one in outlines]))
         self._missing.planted.append(np.array([one.inner_share() for one in outlines]))
+        self._are_beside += [one.is_beside for one in outlines]
         self._shapes = [_Shape(pixels=one.shape, label=one.label) for one in outlines]
         for row in rows.tolist():
             label, other = int(objects.classes[row]), int(seen[row])
@@ -153,8 +158,12 @@ class MaskFaults:
             one.evidence(count) for one in (self._class, self._place, self._missing)
         )
         faults = []
-        for one, by_class, by_place in zip(self._objects, of_class.tolist(), of_place.tolist(), strict=True):
-            kind = one.kind if by_class >= by_place else MaskFault.MISPLACED
+        scored = zip(self._objects, self._are_beside, of_class.tolist(), of_place.tolist(), strict=True)
+        for one, is_beside, by_class, by_place in scored:
+            # Where nothing of its class is seen, an object has no other place. Where it is, a misplaced object covers
+            # mostly another class, so that both measures are large.
+            is_misplaced = is_beside and by_place >= _NEARLY * by_class
+            kind = MaskFault.MISPLACED if is_misplaced else one.kind
             faults.append(replace(one, kind=kind, score=max(by_class, by_place)))
         regions = [
             replace(one, score=share) for one, share in zip(self._regions, of_regions.tolist(), strict=True)
@@ -302,6 +311,11 @@ class _Outline:
             label=label,
         )
 
+    @property
+    def is_beside(self) -> bool:
+        """Return whether enough is seen of its class to be this object at another place."""
+        return int(self.seen.sum()) >= _BESIDE * int(self.own.sum())
+
     def displacement(self, own: Mask) -> float:
         """Return 1 - soft IoU of pixels with the prediction."""
         shared = float(self.values[own].sum(dtype=np.float64))
@@ -309,14 +323,9 @@ class _Outline:
         return 1 - shared / (float(own.sum()) + beside)
 
     def moved(self, random: np.random.Generator) -> Mask:
-        """Return the object moved by half of its height and width; what leaves the window is lost."""
-        steps = [
-            0,
-            *(
-                side // 2 * sign
-                for side, sign in zip(self.shape.shape[1:], random.choice([-1, 1], 2), strict=True)
-            ),
-        ]
+        """Return the object moved by `MOVED` of its height and width; what leaves the window is lost."""
+        shares = random.uniform(*MOVED, 2) * random.choice([-1, 1], 2)
+        steps = [0, *np.round(shares * self.shape.shape[1:]).astype(int).tolist()]
         places = np.argwhere(self.own) + np.array(steps)
         places = places[((places >= 0) & (places < self.own.shape)).all(1)]
         moved = np.zeros_like(self.own)
