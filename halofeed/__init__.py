@@ -17,6 +17,7 @@ _API = (
     "ConvertedDataset",
     "Dataset",
     "convert",
+    "diff",
     "dry_run",
     "evaluate",
     "export",

@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from halofeed.api import StrPath
 from halofeed.inspection.review.review import Review
+from halofeed.inspection.compare_versions import VersionDifference
 from halofeed.inspection.verify import VerifyReport
 from halofeed.api import ConvertedDataset as ConvertedDataset
 from halofeed.api import Dataset as Dataset
@@ -59,6 +60,8 @@ def convert(
     beam_options: Sequence[str] = (),
     images: StrPath | None = None,
     version: str = '1.0.0',
+    from_: StrPath = '',
+    keep_splits: bool = False,
     label_map: StrPath | None = None,
     split_lists: Sequence[str | int] | Mapping[str, Any] = (),
     nnunet_splits: StrPath | None = None,
@@ -214,6 +217,11 @@ def convert(
         beam_options: Beam's own options, such as ["--runner=DataflowRunner"].
         images: folder that image paths are relative to; default: the source's folder.
         version: the data set's version.
+        from_: folder or address of an earlier version, such as data/cards/1.0.0: take its recipe, keep its shards
+            without a changed or removed example, and put new examples into further shards; its classes keep their
+            numbers. source names all sources, old and new; out and name are those of the earlier version.
+        keep_splits: with from_: examples of the earlier version keep their split, and new ones of their groups get
+            it; other options of splits are then for the rest.
         label_map: file of class names (.txt, .json, .pbtxt, .csv); default: from the data.
         split_lists: split by lists of files, e.g. train=train.txt,test=test.txt.
         nnunet_splits: nnU-Net's splits_final.json: the cases of train and val; nnunet_fold says which fold.
@@ -278,7 +286,7 @@ def convert(
         max_dimension: keep-aspect: ... unless the longer side would pass this.
         pad: keep-aspect: pad to max x max at the bottom and right.
         pad_value: value of padding, one value or one per channel, e.g. 124,116,104 (default: 0); volumes: in HU
-            (default: the scan's smallest value).
+            (default: the smallest value of each channel).
         interpolation: how images are resized and resampled. Pictures and clips: tf1-* and tf2-* give TensorFlow's own
             pixels (default: antialias). Volumes: linear or cubic, with smoothing before downsampling (default:
             linear).
@@ -399,7 +407,8 @@ def convert(
         channel_grid: refuse: a further channel on another grid than the first (PET and CT, ADC and T2) is refused;
             resample: it is brought onto the first one's grid by linear interpolation (few whole numbers in areas, as
             labels: nearest voxel), and voxels that it does not cover get its background; resample:NAME takes the grid
-            of another channel: the part of its file's name that others lack, e.g. resample:CT, or its number from 0.
+            of another channel: its name in dataset.json, the part of its file's name that others lack, e.g.
+            resample:CT, or its number from 0.
         mask_grid_tolerance: largest offset of a mask, or a further channel, from its scan's grid along each axis, as
             a fraction of a voxel below 0.5; within it the offset is ignored.
         mask_references: a SEG or RTSTRUCT that refers to other images, another series or another frame of reference
@@ -522,6 +531,8 @@ def dry_run(
     recipe: StrPath | Mapping[str, Any] | None = None,
     images: StrPath | None = None,
     version: str = '1.0.0',
+    from_: StrPath = '',
+    keep_splits: bool = False,
     label_map: StrPath | None = None,
     split_lists: Sequence[str | int] | Mapping[str, Any] = (),
     nnunet_splits: StrPath | None = None,
@@ -675,6 +686,11 @@ def dry_run(
         recipe: manifest.json of a data set, options in JSON or YAML, or a pipeline.config; options here win.
         images: folder that image paths are relative to; default: the source's folder.
         version: the data set's version.
+        from_: folder or address of an earlier version, such as data/cards/1.0.0: take its recipe, keep its shards
+            without a changed or removed example, and put new examples into further shards; its classes keep their
+            numbers. source names all sources, old and new; out and name are those of the earlier version.
+        keep_splits: with from_: examples of the earlier version keep their split, and new ones of their groups get
+            it; other options of splits are then for the rest.
         label_map: file of class names (.txt, .json, .pbtxt, .csv); default: from the data.
         split_lists: split by lists of files, e.g. train=train.txt,test=test.txt.
         nnunet_splits: nnU-Net's splits_final.json: the cases of train and val; nnunet_fold says which fold.
@@ -742,7 +758,7 @@ def dry_run(
         max_dimension: keep-aspect: ... unless the longer side would pass this.
         pad: keep-aspect: pad to max x max at the bottom and right.
         pad_value: value of padding, one value or one per channel, e.g. 124,116,104 (default: 0); volumes: in HU
-            (default: the scan's smallest value).
+            (default: the smallest value of each channel).
         interpolation: how images are resized and resampled. Pictures and clips: tf1-* and tf2-* give TensorFlow's own
             pixels (default: antialias). Volumes: linear or cubic, with smoothing before downsampling (default:
             linear).
@@ -863,7 +879,8 @@ def dry_run(
         channel_grid: refuse: a further channel on another grid than the first (PET and CT, ADC and T2) is refused;
             resample: it is brought onto the first one's grid by linear interpolation (few whole numbers in areas, as
             labels: nearest voxel), and voxels that it does not cover get its background; resample:NAME takes the grid
-            of another channel: the part of its file's name that others lack, e.g. resample:CT, or its number from 0.
+            of another channel: its name in dataset.json, the part of its file's name that others lack, e.g.
+            resample:CT, or its number from 0.
         mask_grid_tolerance: largest offset of a mask, or a further channel, from its scan's grid along each axis, as
             a fraction of a voxel below 0.5; within it the offset is ignored.
         mask_references: a SEG or RTSTRUCT that refers to other images, another series or another frame of reference
@@ -995,7 +1012,7 @@ def review(
     checkpoint: str | int = 'best',
     debug: bool = False,
 ) -> Review:
-    """Search a data set for what may hurt training; see `halofeed.inspection.review.review`.
+    """Search a data set for what may hurt training; see `halofeed.inspection.review.review.review_dataset`.
 
     Args:
         path: folder or address of the data set's version.
@@ -1009,6 +1026,27 @@ def review(
 
     >>> halofeed.review("data/photos").suspects
     ()
+    """
+
+def diff(
+    earlier: StrPath,
+    later: StrPath,
+    *,
+    json: StrPath | None = None,
+    html: StrPath | None = None,
+    debug: bool = False,
+) -> VersionDifference:
+    """Compare two versions of a data set, and return everything in which they differ.
+
+    Args:
+        earlier: folder or address of the earlier version.
+        later: folder or address of the later version.
+        json: write all differences into this file; - prints only them.
+        html: write a page into this file, which loads nothing else.
+        debug: show the whole traceback of an error.
+
+    >>> halofeed.diff("data/photos", "data/photos").is_empty
+    True
     """
 
 def inspect(
@@ -1030,6 +1068,8 @@ def report(
     sources: StrPath | None = None,
     redirects: str = '',
     samples: int = 12,
+    serve: bool = False,
+    port: int = 0,
     debug: bool = False,
 ) -> Path:
     """Write the HTML report of a data set or a training run, and return its path.
@@ -1040,7 +1080,10 @@ def report(
         sources: the folder of the source pictures, to show them beside the stored ones; default: the folder from
             which this machine converted them; without one they are not shown.
         redirects: http addresses: hosts to which the server may redirect, or * for any (default: only itself).
-        samples: pictures to show.
+        samples: samples to show beside their sources; 0 for a report without pictures.
+        serve: write no file; serve pages of all records with search and filter to a browser of this machine, until
+            Ctrl-C.
+        port: of serve; default: any free port.
         debug: show the whole traceback of an error.
 
     >>> print(halofeed.report("data/photos", output="photos.html"))

@@ -25,6 +25,7 @@ from halofeed.system.errors import CorruptFileError, HalofeedError, UsageError
 from halofeed.system.wording import plural
 
 if TYPE_CHECKING:
+    from halofeed.inspection.compare_versions import VersionDifference
     from halofeed.inspection.review.review import Review
     from halofeed.inspection.verify import VerifyReport
     from halofeed.loader import Loader
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from halofeed.pipelines.run_counts import ConversionSummary
 
 __all__ = [
-    *("ConvertedDataset", "Dataset", "convert", "dry_run", "evaluate", "export", "inspect", "open"),
+    *("ConvertedDataset", "Dataset", "convert", "diff", "dry_run", "evaluate", "export", "inspect", "open"),
     *("plan", "predict", "report", "review", "show", "train", "verify"),
 ]
 StrPath = str | os.PathLike[str]
@@ -146,15 +147,19 @@ class ConvertedDataset(Dataset):
 
     Attributes:
         summary: time, records, bytes and kept shards of the run, and rejects by reason; the command prints the same.
+        changes: with `from_`, everything that differs from the earlier version, as of `halofeed.diff`; otherwise None.
 
     >>> done = halofeed.convert("photos", "data", name="again", height=16, width=24)
     >>> done.summary.records, done.summary.shards_kept, done.summary.rejected
     (8, 0, {})
     """
 
-    def __init__(self, path: StrPath, summary: ConversionSummary) -> None:
+    def __init__(
+        self, path: StrPath, summary: ConversionSummary, changes: VersionDifference | None = None
+    ) -> None:
         super().__init__(path)
         self.summary = summary
+        self.changes = changes
 
 
 @explains_calls
@@ -215,11 +220,16 @@ def convert(
         raise UsageError(
             "dry_run: halofeed.convert opens what it wrote; call halofeed.dry_run with the same parameters"
         )
-    given = {"layout": layout or None, "recipe": recipe, **_places(source, out, name), **options}
+    given = {
+        "layout": layout or None,
+        "recipe": recipe,
+        **_places(source, out, name, options.get("from_")),
+        **options,
+    }
     parsed, _ = _run("convert", {}, given, beam_options)
     done: Conversion = parsed.conversion
     _print_rejected(done, getattr(parsed, "max_rejected", None), is_quiet=parsed.quiet)
-    return ConvertedDataset(done.folder, done.summary)
+    return ConvertedDataset(done.folder, done.summary, parsed.changes)
 
 
 def _print_rejected(done: Conversion, max_rejected: str | None, *, is_quiet: bool) -> None:
@@ -247,10 +257,12 @@ def dry_run(source: StrPath, out: StrPath, *, name: str = "", **options: Any) ->
     >>> print(halofeed.dry_run("photos", "data", height=16, width=24).splitlines()[1].strip())
     train        8 inputs
     """
-    return _run("convert", {}, {**_places(source, out, name), "dry_run": True, **options})[1].rstrip("\n")
+    return _run(
+        "convert", {}, {**_places(source, out, name, options.get("from_")), "dry_run": True, **options}
+    )[1].rstrip("\n")
 
 
-def _places(source: StrPath, out: StrPath, name: str) -> dict[str, str]:
+def _places(source: StrPath, out: StrPath, name: str, from_: object = None) -> dict[str, str]:
     """Return the source, the output and the name; its default is the source's in the letters that names have."""
     fix = (
         "save pictures as PNG files in a folder for each class, or a table as CSV, and name the folder above"
@@ -262,6 +274,8 @@ def _places(source: StrPath, out: StrPath, name: str) -> dict[str, str]:
         "source": path_text("source", source, fix),
         "out": path_text("out", out, "name a folder below which data sets lie, such as 'data'"),
     }
+    if not name and from_:  # the name of the earlier version, which the command reads
+        return given
     stem = re.sub(r"[^a-z0-9_]+", "_", Path(given["source"].rstrip("/")).stem.lower()).strip("_")
     stem = stem if re.match("[a-z]", stem) else f"data_{stem}".rstrip("_")
     return {**given, "name": name or stem}
@@ -282,7 +296,7 @@ def verify(path: StrPath) -> VerifyReport:
 
 @explains_calls
 def review(path: StrPath, *, run: StrPath | Sequence[StrPath] | None = None, **options: Any) -> Review:
-    """Search a data set for what may hurt training; see `halofeed.inspection.review.review`.
+    """Search a data set for what may hurt training; see `halofeed.inspection.review.review.review_dataset`.
 
     Args:
         path: folder or address of the data set's version.
@@ -297,6 +311,23 @@ def review(path: StrPath, *, run: StrPath | Sequence[StrPath] | None = None, **o
     joined = None if runs is None else ",".join(path_text("run", one) for one in runs)
     parsed, _ = _run("review", {"path": open(path).path}, {**options, "run": joined})
     found: Review = parsed.review
+    return found
+
+
+@explains_calls
+def diff(earlier: StrPath, later: StrPath, **options: Any) -> VersionDifference:
+    """Compare two versions of a data set, and return everything in which they differ.
+
+    Args:
+        earlier: folder or address of the earlier version.
+        later: folder or address of the later version.
+        options: options of `halofeed diff`.
+
+    >>> halofeed.diff("data/photos", "data/photos").is_empty
+    True
+    """
+    parsed, _ = _run("diff", {"path": earlier, "other": later}, options)
+    found: VersionDifference = parsed.difference
     return found
 
 
@@ -321,6 +352,10 @@ def report(path: StrPath, **options: Any) -> Path:
     >>> print(halofeed.report("data/photos", output="photos.html"))
     photos.html
     """
+    if options.get("serve"):
+        raise UsageError(
+            f"serve: a server runs until Ctrl-C; run `halofeed report {path} --serve` in a terminal"
+        )
     return Path(_run("report", {"path": path}, options)[1].strip())
 
 

@@ -38,6 +38,7 @@ from typing import Any, Literal
 
 from halofeed.api import StrPath
 from halofeed.inspection.review.review import Review
+from halofeed.inspection.compare_versions import VersionDifference
 from halofeed.inspection.verify import VerifyReport
 """
 _TAIL = """

@@ -110,12 +110,12 @@ class Loader(Stream):
             "skip" uses another record, the same one whenever this batch is made; in evaluation the row is not valid.
             `skipped` lists these records. More than one in a hundred (and more than one) always raise an error.
         include: names of optional fields of the manifest. `transform`, `masks`, `affine`, `spacing_mm` and `extent`
-            follow flips, turns and crops. All others are returned as stored, including the unpadded and source sizes
-            and `tile_origin`. `epoch`, int32 [batch], from which `halofeed.loader.device` draws, is the record's epoch,
-            from 0; with `draw_by` each draw has its own number. For pictures also `size`, int32 [batch, 2]: height and
-            width of the picture, which begins at the top left of `image`; the rest is padding. `transform`, float32
-            [batch, 2, 3], maps a point of `image` to its source: [y_source, x_source] = transform @ [y, x, 1], in
-            pixels from the corner of the first pixel. `affine`, float32 [batch, 4, 4], maps a voxel's center to the
+            follow flips, turns, crops and zooms. All others are returned as stored, including the unpadded and source
+            sizes and `tile_origin`. `epoch`, int32 [batch], from which `halofeed.loader.device` draws, is the record's
+            epoch, from 0; with `draw_by` each draw has its own number. For pictures also `size`, int32 [batch, 2]:
+            height and width of the picture, which begins at the top left of `image`; the rest is padding. `transform`,
+            float32 [batch, 2, 3], maps a point of `image` to its source: [y_source, x_source] = transform @ [y, x, 1],
+            in pixels from the corner of the first pixel. `affine`, float32 [batch, 4, 4], maps a voxel's center to the
             patient in millimeters: [x, y, z, 1] = affine @ [depth, height, width, 1]. `extent`, int32 [batch, 2, 3], is
             the first voxel that shows the scan, and the one after the last; the rest of a volume or clip is padding.
         concurrent_reads: number of concurrent requests to an address.

@@ -323,9 +323,12 @@ def _colors_of(table: ClassTable | None) -> dict[int, int]:
 
 def _find_color_table(layout_input: LayoutInput, totals: Totals) -> ClassTable | None:
     """Return the class table beside label images in color that names their colors; None without one."""
-    recipe, images = layout_input.recipe, layout_input.selection.files
+    recipe, images, layout = layout_input.recipe, layout_input.selection.files, layout_input.layout
+    if layout.color_table is not None and not recipe.label_coding():
+        sources = layout_input.sources
+        return layout.color_table(sources.annotations, images, sources.annotation_file, layout_input.options)
     # The user names the colors, or labels are masks per class, or the layout has no label images.
-    if recipe.label_coding() or totals.labels or layout_input.layout.label_values is None:
+    if recipe.label_coding() or totals.labels or layout.label_values is None:
         return None
     table = find_color_table(images, totals.label_images[:_MAX_DECODED], recipe.max_pixels)
     if table is not None:

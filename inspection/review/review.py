@@ -7,20 +7,24 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from halofeed.inspection.dataset_files import DatasetFiles
+from halofeed.inspection.review.box_outliers import box_outliers
 from halofeed.inspection.review.label_faults import PredictedBatches, label_faults
+from halofeed.inspection.review.picture_outliers import picture_outliers
 from halofeed.inspection.review.reviewed_set import ReviewedSet
+from halofeed.inspection.review.scan_outliers import scan_outliers
 from halofeed.inspection.review.suspects import Suspect, SuspectKind
 from halofeed.system.wording import plural
 
 Search = Callable[[ReviewedSet], Iterator[Suspect]]
-SEARCHES: tuple[Search, ...] = ()
+SEARCHES: tuple[Search, ...] = (picture_outliers, box_outliers, scan_outliers)
 """The searches of a review, in the order of its text: what costs most in training first."""
 _SHOWN = 5
 
 
 @dataclass(frozen=True, kw_only=True)
 class Review:
-    """What a review found.
+    """Result of a review: the suspects among the records of a data set.
 
     Args:
         folder: folder or address of the data set's version.
@@ -65,7 +69,9 @@ class Review:
         }
 
 
-def review(path: str | os.PathLike[str], predicted: PredictedBatches | None = None) -> Review:
+def review_dataset(
+    path: str | os.PathLike[str] | DatasetFiles, predicted: PredictedBatches | None = None
+) -> Review:
     """Search a data set for what may hurt training.
 
     Args:

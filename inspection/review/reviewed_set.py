@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
 from halofeed.inspection.dataset_files import DatasetFiles, open_files, open_manifest
-from halofeed.inspection.review.suspects import Place
+from halofeed.inspection.review.suspects import RecordPlace
 from halofeed.inspection.stored_records import StoredShard, text_of
 from halofeed.schemas import keys
 from halofeed.schemas.manifest import Manifest, Shard
@@ -98,16 +98,24 @@ class ReviewedSet:
         one, row = self._at(record)
         return self._stored(one).small_features(row, names)
 
-    def place(self, record: int) -> Place:
+    def place(self, record: int) -> RecordPlace:
         """Return the split, number, id and source of a record."""
-        one, row = self._at(record)
         source = text_of(self.small_features(record, frozenset({keys.FILENAME})), keys.FILENAME)
-        return Place(
-            split=one.split,
-            number=one.first_of_split + row,
-            id=int(self.ids[record]),
-            source=source or "",
-        )
+        return replace(self.place_of(record), source=source or "")
+
+    def place_of(self, record: int) -> RecordPlace:
+        """Return the split, number and id of a record without reading it; its source is ""."""
+        one, row = self._at(record)
+        identity = int(self._stored(one).index.ids[row])
+        return RecordPlace(split=one.split, number=one.first_of_split + row, id=identity, source="")
+
+    def number_of(self, place: RecordPlace) -> int | None:
+        """Return the number of a record among those of all splits; None if there is no such record."""
+        for one in self._shards:
+            row = place.number - one.first_of_split
+            if one.split == place.split and 0 <= row < one.shard.records:
+                return one.first + row
+        return None
 
     def _at(self, record: int) -> tuple[_PlacedShard, int]:
         firsts = self._firsts

@@ -341,7 +341,7 @@ def by_pattern(paths: Mapping[str, int], root: str, pair: PatternPair, options: 
     names_dicom = (options.label_pattern or "").lower().endswith(DICOM_EXTENSIONS)
     of_dicom = [path for path in paths if names_dicom and path.lower().endswith(DICOM_EXTENSIONS)]
     masks = [path for path in of_dicom if (found := pair.classify(path)) is not None and not found[0]]
-    for path in (*iterate_scans(paths, options.takes_scan), *masks):
+    for path in dict.fromkeys((*iterate_scans(paths, options.takes_scan), *masks)):
         understood = pair.classify(path)
         if understood is None:
             result.neither.append(path)

@@ -73,12 +73,16 @@ class Record:
         number: int = 0,
         *,
         encoding: str,
+        signature: tuple[int, ...] = (),
+        measures: Mapping[str, float] | None = None,
     ) -> Record:
         """Return the record of these features and its source's names.
 
         Args:
             number: counts the records of the source.
             encoding: encoding of the image. Encoders of arrays return a memoryview, and those of files bytes.
+            signature: words of its `ShardIndex.signatures`.
+            measures: figures for the index, see `halofeed.prep.convert.record_measures`.
         """
         identity = example_id(reference.key, number)
         named: dict[str, Value] = {
@@ -94,5 +98,11 @@ class Record:
             if isinstance(value, memoryview)
         }
         return cls(
-            id=identity, example=encode_example(named), arrays=arrays, facts=facts, bad_objects=bad_objects
+            id=identity,
+            example=encode_example(named),
+            arrays=arrays,
+            facts=facts,
+            bad_objects=bad_objects,
+            signature=signature,
+            measures=measures or {},
         )

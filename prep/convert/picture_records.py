@@ -14,9 +14,11 @@ from numpy.typing import NDArray
 
 from halofeed.prep.annotations.labels import LabelMap
 from halofeed.prep.convert.converted_record import Record
+from halofeed.prep.convert.drawn_boxes import with_drawn_boxes
 from halofeed.prep.convert.label_image import read_picture_labels
 from halofeed.prep.convert.loss_measures import add_levels, add_picture
 from halofeed.prep.convert.picture_tasks import ADDERS, AnnotatedPicture, add_samples, annotated_orientation
+from halofeed.prep.convert.record_measures import picture_measures
 from halofeed.prep.convert.tallies import (
     PictureFacts,
     PictureTally,
@@ -45,8 +47,10 @@ from halofeed.prep.sources.files import SourceFiles
 from halofeed.prep.voxels.encode import ENCODERS
 from halofeed.prep.voxels.kernels import resize_bytes, resize_image
 from halofeed.prep.voxels.masks import mask_bytes
+from halofeed.prep.voxels.signatures import sign_picture
 from halofeed.schemas import keys
 from halofeed.schemas.encodings import ENCODINGS
+from halofeed.schemas.kinds import SPACING, STATED_FIELDS
 from halofeed.schemas.ledger import LedgerCounter
 from halofeed.schemas.tfexample import Value
 from halofeed.system.memory import ReserveMemory
@@ -153,6 +157,7 @@ class PictureConverter:
         """Return the record of one source; raise SourceError where it cannot be converted."""
         reserve = reserve or self.recipe.reserve_alone()
         files = with_frame(self.recipe, reference, files, reserve)
+        reference = with_drawn_boxes(reference, files, self.recipe, reserve)
         label, notes, classes = read_picture_labels(self.recipe, self.labels, reference, files, reserve)
         reference = dataclasses.replace(reference, notes=(*reference.notes, *notes))
         return (self.convert(reference, files.read(reference.source), label, reserve, classes),)
@@ -211,6 +216,7 @@ class PictureConverter:
             add_levels(ledger, image.levels, reference.source)
         shown = pixels[: plan.resized_size[0], : plan.resized_size[1]]
         add_picture(ledger, shown, image.pixels, image.levels, reference.source)
+        signature = sign_picture(shown, reference.origin, reference.group)
         image = dataclasses.replace(image, pixels=image.pixels[:0].copy())  # frees the pixels
         # Encoding a JPEG again would lose a little of it.
         encoded = without_metadata(data) if keeps_file else _encode(recipe, pixels)
@@ -218,13 +224,15 @@ class PictureConverter:
             keys.ENCODED: encoded,
             keys.FORMAT: recipe.encoding.encode(),
             **size_features(plan, orientation),
+            **stated_features(image, plan),
         }
         if ENCODINGS[recipe.encoding].is_file:
             features[keys.KEY_SHA256] = hashlib.sha256(encoded).hexdigest().encode()
         loaded = loaded_colors(recipe.encoding, pixels, encoded)
         loaded = None if loaded is None else loaded[: shown.shape[0], : shown.shape[1]]
+        compared = shown if loaded is None else loaded
         facts = PictureFacts(
-            pixel_sums=sum_pixels(shown if loaded is None else loaded),
+            pixel_sums=sum_pixels(compared),
             color_errors=None if loaded is None else count_differences(loaded, shown),
             stored_size=plan.output_size,
             picture_size=plan.resized_size,
@@ -234,6 +242,7 @@ class PictureConverter:
             notes=tuple(note for note in image.notes if note not in _WARNINGS),
             warnings=(*reference.notes, *_picture_warnings(image, warning if reference.boxes else None)),
             ledger=ledger,
+            stated=tuple(name for name, field in STATED_FIELDS.items() if field.keys[0] in features),
         )
         picture = AnnotatedPicture(
             recipe=recipe,
@@ -247,7 +256,17 @@ class PictureConverter:
             orientation=orientation,
         )
         bad_objects = ADDERS[self.task](picture, features, facts)
-        return Record.of(reference, features, facts, bad_objects, encoding=recipe.encoding)
+        source_size = displayed_size(orientation, plan.source_size)
+        measures = picture_measures(compared, facts.pixel_sums, source_size)
+        return Record.of(
+            reference,
+            features,
+            facts,
+            bad_objects,
+            encoding=recipe.encoding,
+            signature=signature,
+            measures=measures,
+        )
 
 
 def _picture_warnings(image: DecodedImage, about_boxes: str | None) -> Iterator[str]:
@@ -300,3 +319,20 @@ def size_features(plan: ResizePlan, orientation: int = 1) -> dict[str, Value]:
         keys.SOURCE_WIDTH: np.array([source_width]),
         keys.TRANSFORM: stored_to_file(plan, orientation),
     }
+
+
+def stated_features(image: DecodedImage, plan: ResizePlan) -> dict[str, Value]:
+    """Return the features of what a file states about its picture; none for what it does not state.
+
+    The spacing is that of the stored pixels along their rows and columns: padding does not change it, and a side that
+    is scaled to half as many pixels doubles it.
+    """
+    features: dict[str, Value] = {
+        STATED_FIELDS[name].keys[0]: word.encode() for name, word in image.stated.words
+    }
+    if image.stated.spacing_mm is not None:
+        displayed_mm = np.array(image.stated.spacing_mm)
+        # EXIF 2.3, Orientation: 5 to 8 exchange rows and columns.
+        displayed_mm = displayed_mm[::-1] if image.orientation >= 5 else displayed_mm
+        features[STATED_FIELDS[SPACING].keys[0]] = (displayed_mm / plan.scale).astype(np.float32)
+    return features

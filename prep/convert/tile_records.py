@@ -22,8 +22,10 @@ from numpy.typing import NDArray
 
 from halofeed.prep.annotations.labels import LabelMap
 from halofeed.prep.convert.converted_record import HELD_BYTES, Record
+from halofeed.prep.convert.drawn_boxes import with_drawn_boxes
 from halofeed.prep.convert.picture_records import size_features, with_frame
 from halofeed.prep.convert.picture_tasks import annotated_orientation
+from halofeed.prep.convert.record_measures import picture_measures
 from halofeed.prep.convert.tallies import (
     PictureFacts,
     PictureTally,
@@ -49,6 +51,7 @@ from halofeed.prep.options.tiles import tile_overlap_of
 from halofeed.prep.sources.example import SourceExample
 from halofeed.prep.sources.files import SourceFiles
 from halofeed.prep.voxels.encode import ENCODERS
+from halofeed.prep.voxels.signatures import sign_picture
 from halofeed.prep.voxels.tile_pixels import pad_tile, scale_bytes, scale_window
 from halofeed.schemas import keys
 from halofeed.schemas.encodings import ENCODINGS
@@ -194,6 +197,7 @@ class TileConverter:
             SourceError: this picture cannot be converted. The tiles that were yielded before must be dropped.
         """
         files = with_frame(self.recipe, reference, files, reserve)
+        reference = with_drawn_boxes(reference, files, self.recipe, reserve)
         reader = open_regions(files, reference.source, threads)
         try:
             source = self._plan(reference, files, reader, reserve, threads)
@@ -389,7 +393,8 @@ class TileConverter:
         if loaded is not None:
             loaded = loaded[: shown.shape[0], : shown.shape[1]]
             facts.color_errors = count_differences(loaded, shown)
-        facts.pixel_sums = sum_pixels(shown if loaded is None else loaded)
+        compared = shown if loaded is None else loaded
+        facts.pixel_sums = sum_pixels(compared)
         features |= {
             keys.ENCODED: encoded,
             keys.FORMAT: recipe.encoding.encode(),
@@ -400,7 +405,17 @@ class TileConverter:
         }
         if ENCODINGS[recipe.encoding].is_file:
             features[keys.KEY_SHA256] = hashlib.sha256(encoded).hexdigest().encode()
-        return Record.of(reference, features, facts, number=tile.number, encoding=recipe.encoding)
+        signature = sign_picture(shown, reference.origin, reference.group)
+        measures = picture_measures(compared, facts.pixel_sums)
+        return Record.of(
+            reference,
+            features,
+            facts,
+            number=tile.number,
+            encoding=recipe.encoding,
+            signature=signature,
+            measures=measures,
+        )
 
     def _new_facts(self, tile: PictureTile) -> PictureFacts:
         """Return the facts of a record before its pixels and its annotations are known."""

@@ -169,7 +169,8 @@ class VolumeOptions:
         "refuse: a further channel on another grid than the first (PET and CT, ADC and T2) is refused; resample: it is "
         "brought onto the first one's grid by linear interpolation (few whole numbers in areas, as labels: nearest "
         "voxel), and voxels that it does not cover get its background; resample:NAME takes the grid of another "
-        "channel: the part of its file's name that others lack, e.g. resample:CT, or its number from 0",
+        "channel: its name in dataset.json, the part of its file's name that others lack, e.g. resample:CT, or its "
+        "number from 0",
         omitted=True,
     )
     mask_grid_tolerance: float = option(

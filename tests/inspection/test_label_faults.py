@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from halofeed.errors import UsageError
-from halofeed.inspection.review.box_faults import BoxFault, BoxRecord, box_faults, ious
-from halofeed.inspection.review.class_faults import class_faults
+from halofeed.inspection.review.faulty_boxes import BoxFault, BoxRecord, box_faults, ious
+from halofeed.inspection.review.faulty_classes import class_faults
 from halofeed.inspection.review.components import components_of
 from halofeed.inspection.review.evidence import CLEAR, evidence
 from halofeed.inspection.review.label_faults import label_faults
-from halofeed.inspection.review.mask_faults import MaskFault, MaskFaults
-from halofeed.inspection.review.review import review
+from halofeed.inspection.review.faulty_masks import MaskFault, MaskFaults
+from halofeed.inspection.review.review import review_dataset
 from halofeed.inspection.review.reviewed_set import ReviewedSet
 from halofeed.loader import Loader
 from halofeed.trainer.held_out import choose_runs
@@ -371,7 +371,7 @@ def test_a_review_names_the_record_and_the_box_of_a_wrong_class(boxed_set: Path)
         batch["classes"][left] = hat
         return boxes_with_scores(batch)
 
-    found = review(boxed_set, echo(boxed_set, "train", change)).suspects
+    found = review_dataset(boxed_set, echo(boxed_set, "train", change)).suspects
     first = found[0]
     assert first.kind is BoxFault.WRONG_CLASS and first.places[0].source.endswith("07.png")
     assert "labeled cap, seen as hat with score 0.90" in first.words

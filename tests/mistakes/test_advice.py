@@ -96,7 +96,6 @@ EXCEPTIONS: dict[str, str] = {
     "prep/layouts/detect.py: its files show no layout{}; name one of {} with --layout": OF_LAYOUTS,
     **dict.fromkeys(
         (
-            "prep/layouts/sagemaker.py: line {}: take --layout pairs with --label-colors '{}' on the downloaded",
             f"{UNKNOWN}: write what it says into a table with the columns filename,class for",
             f"{UNKNOWN}: take --layout csv --column {{}}, with label=COLUMN for that of the",
             "prep/annotations/suggest_patterns.py: by name and content, none of its {}, such as {}, is the label of",
@@ -403,7 +402,7 @@ EXCEPTIONS: dict[str, str] = {
         ),
         "tests/test_scan_boxes_end_to_end.py and tests/mistakes/scan_box_advice.py type it",
     ),
-    "loader/contact_sheet.py: --k:{};--on:{}": "These are two colors of a style sheet, and no options.",
+    "loader/contact_sheet.py: --k:{};--on:#000": "These are two colors of a style sheet, and no options.",
 }
 """Texts whose suggestion is not typed here, each with the reason."""
 

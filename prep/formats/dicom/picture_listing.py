@@ -15,10 +15,9 @@ from halofeed.prep.formats.dicom import headers
 from halofeed.prep.formats.dicom.headers import HEAD_BYTES, HeaderContinuesError
 from halofeed.prep.formats.dicom.picture_header import (
     PictureHeader,
-    picture_attributes,
-    pixel_size_m,
     read_picture_header,
 )
+from halofeed.prep.formats.dicom.picture_words import picture_words
 from halofeed.prep.formats.volume.reading_options import SeriesPolicy
 from halofeed.prep.sources.example import SourceExample
 from halofeed.prep.sources.file_names import extension_of, is_dicom_name
@@ -88,13 +87,15 @@ class PictureListing:
         except SourceError as error:
             return replace(reference, problem=error.args)
         elements = header.elements
-        size_m = pixel_size_m(elements)
-        is_square = size_m is not None and abs(size_m[0] - size_m[1]) <= _SQUARE * size_m[0]
+        words = picture_words(elements)
         return replace(
             reference,
             group=reference.group or self.policy.key(headers.raw_value(elements, headers.PATIENT_ID)),
-            gsd_m=reference.gsd_m or (size_m[0] if size_m is not None and is_square else None),
-            attributes=(*reference.attributes, *picture_attributes(elements)),
+            gsd_m=reference.gsd_m or _square_size_m(header),
+            attributes=(
+                *reference.attributes,
+                *((name, words[name]) for name in ("laterality", "view") if name in words),
+            ),
             frames=len(header.frames) if len(header.frames) > 1 else None,
             problem=_frame_problem(reference, len(header.frames)),
         )
@@ -105,6 +106,14 @@ class PictureListing:
             return read_picture_header(head, complete=len(head) < HEAD_BYTES)[0]
         except HeaderContinuesError:
             return read_picture_header(self.files.read(path))[0]
+
+
+def _square_size_m(header: PictureHeader) -> float | None:
+    """Return the side of a pixel in meters; None if it is not stated, or no square."""
+    if (spacing := header.spacing(0)) is None:
+        return None
+    height, width = spacing.sides_mm
+    return height / 1000 if abs(height - width) <= _SQUARE * height else None
 
 
 def _may_be_dicom(reference: SourceExample) -> bool:

@@ -16,6 +16,7 @@ from halofeed.prep.formats.dicom import headers
 from halofeed.prep.formats.dicom.color_pixels import read_colors
 from halofeed.prep.formats.dicom.display_values import GrayPlan, plan_gray
 from halofeed.prep.formats.dicom.picture_header import GRAY, PALETTE, PictureHeader, read_picture_header
+from halofeed.prep.formats.dicom.picture_words import picture_words
 from halofeed.prep.formats.dicom.pixels import (
     PLUGINS,
     SLICE_BIT_DEPTHS,
@@ -31,10 +32,12 @@ from halofeed.prep.formats.picture.image import (
     OVERLAYS_LEFT_OUT,
     PADDING_IN_BLACK,
     SEVERAL_VIEWS,
+    SPACING_AT_DETECTOR,
     MemoryEstimate,
     OpenedImage,
     Raster,
     ReadOptions,
+    StatedFacts,
     estimate_decoding,
 )
 
@@ -61,7 +64,7 @@ def open_dicom(data: bytes) -> OpenedImage:
 def _opened(
     header: PictureHeader, body: bytes, inflated_bytes: int, options: ReadOptions, frame: int
 ) -> OpenedImage:
-    estimate = _estimate(header, inflated_bytes)
+    estimate, spacing = _estimate(header, inflated_bytes), header.spacing(frame)
     return OpenedImage(
         stored_size=header.stored.size,
         orientation=1,
@@ -69,6 +72,10 @@ def _opened(
         load=lambda *_: _load(header, body, options, frame),
         frames=len(header.frames),
         opened_for=lambda chosen, number: _opened(header, body, inflated_bytes, chosen, number),
+        stated=StatedFacts(
+            spacing_mm=None if spacing is None else spacing.sides_mm,
+            words=tuple(picture_words(header.elements).items()),
+        ),
     )
 
 
@@ -86,7 +93,7 @@ def _estimate(header: PictureHeader, inflated_bytes: int) -> MemoryEstimate:
 
 def _load(header: PictureHeader, body: bytes, options: ReadOptions, frame: int) -> Raster:
     reader = read_frames(body, header, BIT_DEPTHS)
-    notes = tuple(_header_notes(header))
+    notes = tuple(_header_notes(header, frame))
     if not header.is_gray:
         return Raster(pixels=read_colors(header, reader, frame), notes=notes, fills_depth=True)
     plan = plan_gray(header, frame, options.window)
@@ -108,7 +115,9 @@ def _load(header: PictureHeader, body: bytes, options: ReadOptions, frame: int) 
     )
 
 
-def _header_notes(header: PictureHeader) -> Iterator[str]:
+def _header_notes(header: PictureHeader, frame: int) -> Iterator[str]:
+    if (spacing := header.spacing(frame)) is not None and spacing.at_detector:
+        yield SPACING_AT_DETECTOR
     if headers.text(header.elements, headers.BURNED_IN).upper() == "YES":
         yield BURNED_IN_TEXT
     if any(tag in header.elements for tag in headers.OVERLAY_ROWS):

@@ -274,6 +274,7 @@ def read_image(
         scale=raster.scale,
         notes=(),
         levels=levels_of(raster.pixels, options),
+        stated=opened.stated,
     )
     # The levels must be counted before they become 8 bits.
     if image.levels is not None:

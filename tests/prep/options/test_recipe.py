@@ -98,7 +98,7 @@ WRONG = [
     ({"window": "40/wide"}, "--window: expected a name or center/width, got '40/wide'"),
     ({"dtype": "uint16"}, "--dtype uint16: expected one of int16, uint8, float32, bfloat16 for volumes"),
     ({"channels": -1}, "--channels -1: expected 1 or more"),
-    ({"pad_value": (1, 2)}, "--pad-value: expected one value for volumes, got 2"),
+    ({"pad_value": (1, 2)}, "--pad-value: expected 1 or 1 value, got 2"),
     ({"map_classes": ("a",)}, "expected FROM=TO"),
     ({"map_classes": ("a=",)}, "expected FROM=TO"),
     ({"map_classes": ("a=b", "a=c")}, "a comes twice"),
