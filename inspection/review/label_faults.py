@@ -8,9 +8,9 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from halofeed.inspection.review.evidence import CLEAR
 from halofeed.inspection.review.faulty_boxes import LEAST_SCORE, BoxFault, BoxRecord, FaultyBox, box_faults
 from halofeed.inspection.review.faulty_classes import ClassFault, FaultyClass, class_faults
-from halofeed.inspection.review.evidence import CLEAR
 from halofeed.inspection.review.faulty_masks import FaultyObject, MaskFault, MaskFaults
 from halofeed.inspection.review.reviewed_set import ReviewedSet
 from halofeed.inspection.review.suspects import Suspect

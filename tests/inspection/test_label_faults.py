@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from halofeed.errors import UsageError
-from halofeed.inspection.review.faulty_boxes import BoxFault, BoxRecord, box_faults, ious
-from halofeed.inspection.review.faulty_classes import class_faults
 from halofeed.inspection.review.components import components_of
 from halofeed.inspection.review.evidence import CLEAR, evidence
-from halofeed.inspection.review.label_faults import label_faults
+from halofeed.inspection.review.faulty_boxes import BoxFault, BoxRecord, box_faults, ious
+from halofeed.inspection.review.faulty_classes import class_faults
 from halofeed.inspection.review.faulty_masks import MaskFault, MaskFaults
+from halofeed.inspection.review.label_faults import label_faults
 from halofeed.inspection.review.review import review_dataset
 from halofeed.inspection.review.reviewed_set import ReviewedSet
 from halofeed.loader import Loader
@@ -213,8 +213,9 @@ def test_records_without_boxes_or_predictions_have_no_faults() -> None:
 
 
 def slow_components(labels: NDArray[np.int64]) -> list[set[tuple[int, ...]]]:
-    """Connected sets of voxels of one class by flood filling: 8 neighbors in a slice, one above and one below."""
-    steps = [(0, row, column) for row in (-1, 0, 1) for column in (-1, 0, 1)] + [(-1, 0, 0), (1, 0, 0)]
+    """Connected sets of voxels of one class by flood filling: 8 neighbors in a slice, 3 above and 3 below."""
+    steps = [(0, row, column) for row in (-1, 0, 1) for column in (-1, 0, 1)]
+    steps += [(depth, 0, column) for depth in (-1, 1) for column in (-1, 0, 1)]
     left = {tuple(place) for place in np.argwhere(labels).tolist()}
     found = []
     while left:
@@ -288,7 +289,7 @@ def test_each_kind_of_faulty_object_comes_first_with_its_place_and_slice() -> No
     changes[4][first[4]] = 3 - changes[4][first[4]]
     changes[9][first[9]] = 0
     changes[15][1:, 27:34, 27:34] = 1  # the last cell has no block
-    moved = np.roll(first[22], (-3, 3), (1, 2))  # the block is at the lower edge
+    moved = np.roll(first[22], (3, 3), (1, 2))
     label = objects[22].classes[0]
     changes[22][first[22]] = 0
     changes[22][moved] = label
@@ -308,7 +309,7 @@ def test_each_kind_of_faulty_object_comes_first_with_its_place_and_slice() -> No
         (1, 27, 27),
         (3, 34, 34),
     )
-    assert min(fault.score for fault in found[:4]) > 0.9 > found[4].score
+    assert min(fault.score for fault in found[:4]) > 0.8 > found[4].score
 
 
 def test_half_of_an_object_with_another_class_is_a_region_of_it() -> None:
@@ -371,8 +372,10 @@ def test_a_review_names_the_record_and_the_box_of_a_wrong_class(boxed_set: Path)
         batch["classes"][left] = hat
         return boxes_with_scores(batch)
 
-    found = review_dataset(boxed_set, echo(boxed_set, "train", change)).suspects
+    suspects = review_dataset(boxed_set, echo(boxed_set, "train", change)).suspects
+    found = [one for one in suspects if isinstance(one.kind, BoxFault)]
     first = found[0]
+    assert suspects[: len(found)] == tuple(found)  # what the run sees comes before other searches
     assert first.kind is BoxFault.WRONG_CLASS and first.places[0].source.endswith("07.png")
     assert "labeled cap, seen as hat with score 0.90" in first.words
     np.testing.assert_allclose(first.box, [2 / 16, 2 / 24, 8 / 16, 8 / 24], atol=1e-6)
