@@ -1007,8 +1007,26 @@ def verify(
 
 def review(
     path: StrPath,
+    *,
+    run: StrPath | Sequence[StrPath] | None = None,
+    redirects: str = '',
+    json: StrPath | None = None,
+    show: int = 5,
+    split: str = '',
+    checkpoint: str | int = 'best',
+    debug: bool = False,
 ) -> Review:
     """Search a data set for what may hurt training; see `halofeed.inspection.review.review.review_dataset`.
+
+    Args:
+        path: folder or address of the data set's version.
+        run: folder that `train` returned, or several: likely label faults are listed by what they predict.
+        redirects: http addresses: hosts to which the server may redirect, or * for any (default: only itself).
+        json: write all that was found as JSON; - for standard output.
+        show: suspects of each kind to list.
+        split: search label faults in this split only (default: all).
+        checkpoint: best, last or a step.
+        debug: show the whole traceback of an error.
 
     >>> halofeed.review("data/photos").suspects
     ()

@@ -322,16 +322,23 @@ def verify(path: StrPath) -> VerifyReport:
 
 
 @explains_calls
-def review(path: StrPath) -> Review:
+def review(path: StrPath, *, run: StrPath | Sequence[StrPath] | None = None, **options: Any) -> Review:
     """Search a data set for what may hurt training; see `halofeed.inspection.review.review.review_dataset`.
+
+    Args:
+        path: folder or address of the data set's version.
+        run: folder that `train` returned, or several: likely label faults are listed by what they predict.
+        options: options of `halofeed review`.
 
     >>> halofeed.review("data/photos").suspects
     ()
     """
-    from halofeed.inspection.review.review import review_dataset
 
-    with _naming_parameters():
-        return review_dataset(open(path).path)
+    runs = [run] if isinstance(run, str | os.PathLike) else run
+    joined = None if runs is None else ",".join(path_text("run", one) for one in runs)
+    parsed, _ = _run("review", {"path": open(path).path}, {**options, "run": joined})
+    found: Review = parsed.review
+    return found
 
 
 @explains_calls
