@@ -206,7 +206,7 @@ class _View:
 
     def support(self) -> Floats:
         """Return the support of each box by any class."""
-        return np.max(self.record.scores * self.overlaps, axis=1, initial=0)
+        return np.asarray(np.max(self.record.scores * self.overlaps, axis=1, initial=0))
 
     def class_margins(self, classes: Integers) -> Floats:
         """Return the support of other classes less that of the given ones, by box."""
@@ -226,7 +226,7 @@ class _View:
     def found(self) -> Floats:
         """Return the confidence of the prediction that fits each box best: a missing box, if the label lacked it."""
         fits = np.where(self.overlaps >= MATCHED, self.record.scores, 0)
-        return np.max(fits, axis=1, initial=0)
+        return np.asarray(np.max(fits, axis=1, initial=0))
 
     def missing(self) -> Integers:
         """Return the rows of predictions of objects without a box: those that no better prediction covers."""
