@@ -267,7 +267,7 @@ def class_around(mask: NDArray[np.uint8], pixels: NDArray[np.bool_]) -> int:
 
 def box_of(pixels: NDArray[np.bool_]) -> NDArray[np.float64]:
     """Return the box around pixels in all slices, ymin, xmin, ymax, xmax."""
-    seen = pixels.any(0)
+    seen: NDArray[np.bool_] = np.asarray(pixels.any(0))
     rows, columns = np.flatnonzero(seen.any(1)), np.flatnonzero(seen.any(0))
     return np.array([rows[0], columns[0], rows[-1] + 1, columns[-1] + 1], float)
 
