@@ -8,7 +8,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.inspection.review.evidence import CLEAR
+from halofeed.inspection.review.evidence import LISTED
 from halofeed.inspection.review.faulty_boxes import LEAST_SCORE, BoxFault, BoxRecord, FaultyBox, box_faults
 from halofeed.inspection.review.faulty_classes import ClassFault, FaultyClass, class_faults
 from halofeed.inspection.review.faulty_masks import FaultyObject, MaskFault, MaskFaults
@@ -27,7 +27,7 @@ _SEED: Final = 0
 
 
 def label_faults(
-    reviewed: ReviewedSet, batches: PredictedBatches, *, least_score: float = CLEAR
+    reviewed: ReviewedSet, batches: PredictedBatches, *, least_score: float = LISTED
 ) -> list[Suspect]:
     """Return the likely label faults of the records that were predicted, of all kinds, best first.
 
