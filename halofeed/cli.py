@@ -162,7 +162,7 @@ def run_command(
 
 _LOCAL_PATHS = (
     *("run", "out", "output", "source", "sources", "json", "html", "folder", "config"),
-    *("backbone_weights", "init", "compile_cache"),
+    *("backbone_weights", "init", "compile_cache", "findings"),
 )
 """Arguments that must be local paths in all commands except convert."""
 
@@ -633,7 +633,8 @@ _COMMANDS: dict[str, Command] = {
         add=_add_bench,
         run=_bench,
     ),
-    **version_commands.COMMANDS,
+    "diff": version_commands.DIFF,
+    "subset": version_commands.SUBSET,
     **training.COMMANDS,
     "plan": planning.PLAN,
     "demo": Command(

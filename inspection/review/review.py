@@ -9,6 +9,8 @@ from typing import Any
 
 from halofeed.inspection.dataset_files import DatasetFiles
 from halofeed.inspection.review.box_outliers import box_outliers
+from halofeed.inspection.review.copies import find_copies
+from halofeed.inspection.review.drift import drift
 from halofeed.inspection.review.label_faults import PredictedBatches, label_faults
 from halofeed.inspection.review.picture_outliers import picture_outliers
 from halofeed.inspection.review.reviewed_set import ReviewedSet
@@ -17,9 +19,10 @@ from halofeed.inspection.review.suspects import Suspect, SuspectKind
 from halofeed.system.wording import plural
 
 Search = Callable[[ReviewedSet], Iterator[Suspect]]
-SEARCHES: tuple[Search, ...] = (picture_outliers, box_outliers, scan_outliers)
+SEARCHES: tuple[Search, ...] = (find_copies, drift, picture_outliers, box_outliers, scan_outliers)
 """The searches of a review, in the order of its text: what costs most in training first."""
-_SHOWN = 5
+_SHOWN, _LISTED = 5, 6
+"""Suspects of each kind in the text, and records of each."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +55,9 @@ class Review:
         for kind, found in self.by_kind().items():
             lines += ["", f"{kind}: {len(found):,}", f"  {kind.meaning} {kind.fix}"]
             for suspect in found[:shown]:
-                lines.append(f"    {suspect.words}: {', '.join(map(str, suspect.places))}")
+                places = ", ".join(map(str, suspect.places[:_LISTED]))
+                more = len(suspect.places) - _LISTED
+                lines.append(f"    {suspect.words}: {places}{f' and {more:,} more' if more > 0 else ''}")
             if len(found) > shown:
                 lines.append(f"    and {len(found) - shown:,} more; --json FILE lists all")
         return "\n".join(lines)
