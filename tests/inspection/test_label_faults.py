@@ -462,5 +462,7 @@ def test_two_trained_runs_review_a_set_of_folds(tmp_path: Path) -> None:
     both = halofeed_here("review", done.folder, "--run", ",".join(map(str, runs)), "--json", file)
     assert both.returncode == 0 and "trained on these labels" not in both.stderr, both.stderr
     assert json.loads(file.read_text())["records"] == 16
+    part = halofeed_here("review", done.folder, "--split", "fold0", "--run", runs[0])
+    assert part.returncode == 0 and "trained on these labels" not in part.stderr, part.stderr
     one = halofeed_here("review", done.folder, "--run", runs[0])
     assert "fold1: the run was trained on these labels" in one.stderr
