@@ -28,6 +28,7 @@ _API = (
     "report",
     "review",
     "show",
+    "subset",
     "train",
     "verify",
 )

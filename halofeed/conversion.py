@@ -23,7 +23,7 @@ from halofeed.system.wording import plural
 from halofeed.training import unlogged
 
 if TYPE_CHECKING:
-    from halofeed.inspection.compare_versions import VersionDifference
+    from halofeed.inspection.version_difference import VersionDifference
     from halofeed.pipelines.convert import Conversion
     from halofeed.pipelines.job import JobOptions
     from halofeed.prep.annotations.contract import LayoutOptions
@@ -171,6 +171,9 @@ def _recipe_of_earlier(parsed: argparse.Namespace, earlier: str, repeated: Given
     manifest, _ = read_earlier(earlier)
     parsed.out = getattr(parsed, "out", "") or _folder_above(earlier, f"{manifest.name}/{manifest.version}")
     parsed.name = getattr(parsed, "name", "") or manifest.name
+    # The recipe of a version whose task the annotations show has none; its name says the same.
+    if getattr(parsed, "task", None) == manifest.task and manifest.recipe.get("task") is None:
+        del parsed.task
     if not getattr(parsed, "version", ""):
         raise UsageError(
             f"--from {earlier}: give the new version its number, such as --version {_next(manifest.version)}"
@@ -252,7 +255,7 @@ def run_convert(parsed: argparse.Namespace, beam_arguments: list[str]) -> int:
 def _print_changes(options: JobOptions, done: Conversion) -> VersionDifference:
     """Print what differs from the earlier version."""
     from halofeed.inspection.compare_versions import compare_versions
-    from halofeed.inspection.describe_difference import changed_lines
+    from halofeed.inspection.version_difference import changed_lines
 
     found = compare_versions(options.from_, done.folder)
     print("\n".join(changed_lines(found)))

@@ -191,7 +191,7 @@ _ITEM_CHECKS: dict[type[Any], Callable[[Option, Any], Any]] = {
 }
 
 
-def _check_recipe(option: Option, value: Any) -> Any:
+def _check_file_or_mapping(option: Option, value: Any) -> Any:
     if isinstance(value, Mapping):
         return value
     if not isinstance(value, str | os.PathLike):
@@ -252,7 +252,8 @@ def _plain(value: Any) -> Any:
 _CHECKS: dict[str, Callable[[Option, Any], Any]] = {
     "config": _check_config,
     "label_map": _check_label_map,
-    "recipe": _check_recipe,
+    "findings": _check_file_or_mapping,
+    "recipe": _check_file_or_mapping,
     "set": _check_settings,
 }
 """Checks of keywords that take other values than the command line."""

@@ -1,12 +1,12 @@
 """Comparison of two records of one example: pixels, label map, classes, boxes, masks, geometry and other features.
 
-A value that follows from another one is not reported twice: the area of a box that moved, or the checksum of the pixels.
+A value that follows from another one is not reported: the area of a box that moved, or the checksum of the pixels.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,8 +31,6 @@ from halofeed.system.wording import plural
 PIXELS, LABEL, MASK, BOXES, REGIONS, GEOMETRY, OTHER = (
     *("pixels", "label", "mask", "boxes", "ignored regions", "geometry", "features"),
 )
-_OBJECT = "image/object/"
-_IGNORED = "image/ignored/"
 _NAMES = {keys.CLASS_TEXT, keys.OBJECT_CLASS_TEXT}
 """Names of classes, which follow from their numbers and the data set's class names."""
 _OF_IMAGE = {keys.ENCODED, keys.FORMAT}
@@ -87,12 +85,12 @@ def compare_records(pair: RecordPair) -> list[tuple[str, str]]:
     changed = {key for key in {*pair.before, *pair.after} if pair.differs(key)} - _NAMES
     found = [*_pixel_changes(pair, changed), *_label_changes(pair, changed), *_class_changes(pair, changed)]
     found += _box_changes(pair, changed)
-    if any(key.startswith(_IGNORED) for key in changed):
+    if any(key.startswith(keys.OF_IGNORED) for key in changed):
         counts = [len(one.get(keys.IGNORED_CORNERS[0], ())) for one in (pair.before, pair.after)]
         found.append((REGIONS, f"{counts[0]} before, {counts[1]} now"))
     found += [(GEOMETRY, pair.both(key)) for key in _GEOMETRY if key in changed]
     known = {*_OF_IMAGE, *_OF_LABEL, *_GEOMETRY, *_OF_BYTES, keys.CLASS_LABEL}
-    others = sorted(key for key in changed - known if not key.startswith((_OBJECT, _IGNORED)))
+    others = sorted(key for key in changed - known if not key.startswith((keys.OF_OBJECTS, keys.OF_IGNORED)))
     found += [(OTHER, pair.both(key)) for key in others]
     return found
 
@@ -129,34 +127,41 @@ def _label_changes(pair: RecordPair, changed: set[str]) -> Iterator[tuple[str, s
     """Yield the changes of the label map."""
     if not changed & _OF_LABEL:
         return
-    before, after = (_label_of(*one) for one in ((pair.before, pair.earlier), (pair.after, pair.later)))
-    labelled = [bool(one.get(keys.LABELLED, [1])[0]) for one in (pair.before, pair.after)]
-    if labelled[0] != labelled[1]:
-        yield (
-            MASK,
-            f"{'had a label' if labelled[0] else 'had no label'}, and {'has' if labelled[1] else 'has none'}",
-        )
+    had, has = (bool(one.get(keys.LABELLED, [1])[0]) for one in (pair.before, pair.after))
+    if had != has:
+        yield MASK, "had a label, and has none" if had else "had no label, and has one"
         return
+    before, after = (_label_of(*one) for one in ((pair.before, pair.earlier), (pair.after, pair.later)))
     if before is None or after is None or before.shape != after.shape:
         yield MASK, "the label map changed"
         return
-    # Sets of classes have bits, and other labels numbers that may be others now.
-    if not class_channels(pair.earlier) and any(old != new for old, new in pair.classes.items()):
-        table = np.arange(max(int(before.max(initial=0)), *pair.classes, 0) + 1)
-        for old, new in pair.classes.items():
-            table[old] = new
-        before = table[before]
+    before = _with_later_classes(before, pair)
     differing = before != after
-    count = int(differing.sum())
-    if count:
+    if differing.any():
         unit = "voxel" if is_volumetric(pair.later) else "pixel"
-        pairs = Counter(zip(before[differing].tolist(), after[differing].tolist(), strict=True))
-        names = [
-            f"{_name(pair.later, old)} to {_name(pair.later, new)} {number:,}"
-            for (old, new), number in pairs.most_common(_SHOWN)
-        ]
-        more = ", ..." if len(pairs) > _SHOWN else ""
-        yield MASK, f"{plural(count, unit)} of {differing.size:,} ({', '.join(names)}{more})"
+        words = _class_pairs(before[differing], after[differing], pair.later)
+        yield MASK, f"{plural(int(differing.sum()), unit)} of {differing.size:,} ({words})"
+
+
+def _with_later_classes(label: NDArray[Any], pair: RecordPair) -> NDArray[Any]:
+    """Return an earlier label map with the numbers that its classes have in the later data set."""
+    # Sets of classes have bits, and other labels numbers that may be others now.
+    if class_channels(pair.earlier) or all(old == new for old, new in pair.classes.items()):
+        return label
+    table = np.arange(max(int(label.max(initial=0)), *pair.classes) + 1)
+    for old, new in pair.classes.items():
+        table[old] = new
+    return np.asarray(table[label])
+
+
+def _class_pairs(before: NDArray[Any], after: NDArray[Any], manifest: Manifest) -> str:
+    """Return the most frequent pairs of classes of pixels that changed."""
+    counts = Counter(zip(before.tolist(), after.tolist(), strict=True))
+    names = [
+        f"{_name(manifest, old)} to {_name(manifest, new)} {number:,}"
+        for (old, new), number in counts.most_common(_SHOWN)
+    ]
+    return ", ".join(names) + (", ..." if len(counts) > _SHOWN else "")
 
 
 def _label_of(features: Decoded, manifest: Manifest) -> NDArray[Any] | None:
@@ -219,7 +224,7 @@ class _Objects:
 
 def _box_changes(pair: RecordPair, changed: set[str]) -> Iterator[tuple[str, str]]:
     """Yield the changes of objects: other classes, moved, added and removed boxes, masks, and other features."""
-    of_objects = {key for key in changed if key.startswith(_OBJECT)}
+    of_objects = {key for key in changed if key.startswith(keys.OF_OBJECTS)}
     if not of_objects:
         return
     solid = is_volumetric(pair.later)
@@ -279,7 +284,7 @@ def _object_changes(
             continue
         values = _value_of_object(pair.before, key, old), _value_of_object(pair.after, key, now)
         if values[0] != values[1]:
-            yield BOXES, f"{name}: {key.removeprefix(_OBJECT)} was {values[0]}, now {values[1]}"
+            yield BOXES, f"{name}: {key.removeprefix(keys.OF_OBJECTS)} was {values[0]}, now {values[1]}"
 
 
 def _value_of_object(features: Decoded, key: str, row: int) -> str:
@@ -290,44 +295,54 @@ def _value_of_object(features: Decoded, key: str, row: int) -> str:
     return _short(value[row : row + 1]) if len(value) == count else _short(value)
 
 
+class _Matching:
+    """Pairs of the same object in two records, and the rows of those that are gone and new."""
+
+    def __init__(self, before: _Objects, after: _Objects) -> None:
+        self._before, self._after = before, after
+        self.gone, self.new = list(range(len(before.classes))), list(range(len(after.classes)))
+        self.pairs: list[tuple[int, int]] = []
+
+    def take(self, old: int, now: int) -> None:
+        """Make a pair of two rows."""
+        self.pairs.append((old, now))
+        self.gone.remove(old)
+        self.new.remove(now)
+
+    def take_equal(self, key_of: Callable[[_Objects, int], Any]) -> None:
+        """Make pairs of the rows of equal keys, in order."""
+        rows: dict[Any, list[int]] = {}
+        for row in self.new:
+            rows.setdefault(key_of(self._after, row), []).append(row)
+        for old in list(self.gone):
+            if found := rows.get(key_of(self._before, old)):
+                self.take(old, found.pop(0))
+
+    def take_overlapping(self) -> None:
+        """Make pairs of the rows of one class that overlap most."""
+        before, after = self._before, self._after
+        overlaps = [
+            (-_overlap(before.corners[old], after.corners[now]), old, now)
+            for old in self.gone
+            for now in self.new
+            if before.classes[old] == after.classes[now]
+        ]
+        for negative, old, now in sorted(overlaps):
+            if -negative >= _LEAST_OVERLAP and old in self.gone and now in self.new:
+                self.take(old, now)
+
+
 def _match(before: _Objects, after: _Objects) -> tuple[list[tuple[int, int]], list[int], list[int]]:
     """Return pairs of the same object, and the rows of those that are gone and new.
 
     Equal boxes of one class come first, then those at one place, then those of one class that overlap most.
     """
-    gone, new = list(range(len(before.classes))), list(range(len(after.classes)))
-    pairs: list[tuple[int, int]] = []
-
-    def take(key_before: Mapping[int, Any], key_after: Mapping[int, Any]) -> None:
-        by_key: dict[Any, list[int]] = {}
-        for row in new:
-            by_key.setdefault(key_after[row], []).append(row)
-        for row in list(gone):
-            if found := by_key.get(key_before[row]):
-                now = found.pop(0)
-                pairs.append((row, now))
-                gone.remove(row)
-                new.remove(now)
-
-    every = {row: (before.classes[row], before.place(row), before.mask(row)) for row in gone}
-    every_after = {row: (after.classes[row], after.place(row), after.mask(row)) for row in new}
-    take(every, every_after)
-    take({row: one[:2] for row, one in every.items()}, {row: one[:2] for row, one in every_after.items()})
-    take({row: one[1] for row, one in every.items()}, {row: one[1] for row, one in every_after.items()})
-    overlaps = sorted(
-        (
-            (-_overlap(before.corners[old], after.corners[now]), old, now)
-            for old in gone
-            for now in new
-            if before.classes[old] == after.classes[now]
-        ),
-    )
-    for negative, old, now in overlaps:
-        if -negative >= _LEAST_OVERLAP and old in gone and now in new:
-            pairs.append((old, now))
-            gone.remove(old)
-            new.remove(now)
-    return sorted(pairs, key=lambda one: one[1]), gone, new
+    found = _Matching(before, after)
+    found.take_equal(lambda one, row: (one.classes[row], one.place(row), one.mask(row)))
+    found.take_equal(lambda one, row: (one.classes[row], one.place(row)))
+    found.take_equal(lambda one, row: one.place(row))
+    found.take_overlapping()
+    return sorted(found.pairs, key=lambda one: one[1]), found.gone, found.new
 
 
 def _overlap(one: NDArray[np.float64], other: NDArray[np.float64]) -> float:

@@ -17,123 +17,17 @@ from numpy.typing import NDArray
 from halofeed.inspection.compare_records import RecordPair, compare_records, source_of
 from halofeed.inspection.dataset_files import DatasetFiles, open_files, open_manifest
 from halofeed.inspection.stored_records import StoredShard
+from halofeed.inspection.version_difference import (
+    ComparedVersion,
+    ExampleChange,
+    ValueChange,
+    VersionDifference,
+)
 from halofeed.schemas import keys
 from halofeed.schemas.kinds import with_current_option_names
 from halofeed.schemas.lineage import lineage_of
 from halofeed.schemas.manifest import Manifest, Shard
 from halofeed.system.errors import UsageError
-
-ADDED, REMOVED, CHANGED = "added", "removed", "changed"
-
-
-@dataclass(frozen=True, kw_only=True)
-class ComparedVersion:
-    """Name, version, folder and number of records of one of the two versions."""
-
-    name: str
-    version: str
-    folder: str
-    records: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class ValueChange:
-    """Value that differs between two versions: its name, and the values before and now; None for one that lacks it."""
-
-    name: str
-    before: Any
-    after: Any
-
-
-@dataclass(frozen=True, kw_only=True)
-class ExampleChange:
-    """Example that is not the same in both versions.
-
-    Args:
-        id: id of the record.
-        source: file of the source.
-        before, after: split in the earlier and in the later version; None where it is not in that version.
-        changes: (kind, what changed) of each change of its record.
-    """
-
-    id: int
-    source: str
-    before: str | None
-    after: str | None
-    changes: tuple[tuple[str, str], ...] = ()
-
-    @property
-    def kinds(self) -> tuple[str, ...]:
-        """Return the kinds of its changes, each once: added, removed, split, pixels, label, boxes, mask and others."""
-        if self.before is None or self.after is None:
-            return (ADDED if self.before is None else REMOVED,)
-        moved = ("split",) if self.before != self.after else ()
-        return tuple(dict.fromkeys([*moved, *(kind for kind, _ in self.changes)]))
-
-
-@dataclass(frozen=True, kw_only=True)
-class VersionDifference:
-    """Everything in which two versions of a data set differ.
-
-    Args:
-        earlier, later: the two versions.
-        shards: number of shards of the later version, and how many of them the earlier one has, too.
-        facts: other facts of the manifests: the name, the task, fields, and the halofeed that wrote them.
-        options: options of the recipe.
-        classes: names of classes by number.
-        statistics: figures of the statistics, by split and name.
-        rejected: number of rejected inputs by reason.
-        examples: examples that were added, removed, moved to another split or changed, by id.
-    """
-
-    earlier: ComparedVersion
-    later: ComparedVersion
-    shards: tuple[int, int]
-    facts: tuple[ValueChange, ...]
-    options: tuple[ValueChange, ...]
-    classes: tuple[ValueChange, ...]
-    statistics: tuple[ValueChange, ...]
-    rejected: tuple[ValueChange, ...]
-    examples: tuple[ExampleChange, ...]
-
-    @property
-    def is_empty(self) -> bool:
-        """Return whether the two versions hold the same."""
-        parts = (self.facts, self.options, self.classes, self.statistics, self.rejected, self.examples)
-        return not any(parts)
-
-    def of_kind(self, kind: str) -> list[ExampleChange]:
-        """Return the examples with a change of one kind, see `ExampleChange.kinds`."""
-        return [one for one in self.examples if kind in one.kinds]
-
-    @property
-    def counts(self) -> dict[str, int]:
-        """Return the number of examples by kind of change."""
-        return dict(Counter(kind for one in self.examples for kind in one.kinds))
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the difference as plain JSON values."""
-        lists = ("facts", "options", "classes", "statistics", "rejected")
-        return {
-            "earlier": vars(self.earlier),
-            "later": vars(self.later),
-            "shards": {"count": self.shards[0], "shared": self.shards[1]},
-            **{name: [vars(one) for one in getattr(self, name)] for name in lists},
-            "counts": self.counts,
-            "examples": [
-                {
-                    **vars(one),
-                    "kinds": list(one.kinds),
-                    "changes": [{"kind": kind, "text": text} for kind, text in one.changes],
-                }
-                for one in self.examples
-            ],
-        }
-
-    def __str__(self) -> str:
-        from halofeed.inspection.describe_difference import describe_difference
-
-        return describe_difference(self)
 
 
 def compare_versions(

@@ -26,7 +26,7 @@ from halofeed.loader.record import (
     ChosenRecords,
     StoredRecord,
 )
-from halofeed.loader.sampler import DrawBy, Sampler, Where, id_of, plan_draws, subset, unknown_key
+from halofeed.loader.sampler import DrawBy, Sampler, Where, id_of, plan_draws, selected_records, unknown_key
 from halofeed.loader.shards import Shards
 from halofeed.loader.store.open_store import CONCURRENT_READS
 from halofeed.loader.stream import Stream, digest, fingerprint
@@ -216,7 +216,7 @@ class Loader(Stream):
         )
         chosen = None
         if selection.where is not None:
-            chosen = subset(selection.where, self._shards.all_ids(), self.split)
+            chosen = selected_records(selection.where, self._shards.all_ids(), self.split)
         self._records = ChosenRecords(self._shards, chosen)
         self._draws = None
         if order.draw_by is not None:

@@ -338,10 +338,7 @@ def keep_splits(
     spilled: SpillList[tuple[SourceExample, str | None]] = SpillList()
     of_groups: dict[str, Counter[str]] = {}
     for reference in references:
-        split = earlier.split_of(example_id(reference.key), reference.source)
-        # Its image had no label and was for prediction only, so no training and no test has used it.
-        if split == UNLABELED_SPLIT and reference.is_labelled:
-            split = None
+        split = _kept_split(reference, earlier)
         spilled.add((reference, split))
         if split is not None and reference.group is not None and reference.problem is None:
             of_groups.setdefault(reference.group, Counter())[split] += 1
@@ -351,19 +348,27 @@ def keep_splits(
             f"--keep-splits: {plural(len(divided), 'group is', 'groups are')} in several splits of the earlier "
             f"version, such as {divided[0]}; its new examples go where most of it is"
         )
-    for reference, split in spilled:
-        if split is None and reference.group in of_groups:
-            # The most frequent one, and of several the first by name.
-            splits = of_groups[reference.group]
-            split = min(splits, key=lambda name: (-splits[name], name))
-        yield reference if split in (None, reference.split) else replace(reference, split=split)
+    # The most frequent one, and of several the first by name.
+    chosen = {
+        group: min(splits, key=lambda name: (-splits[name], name)) for group, splits in of_groups.items()
+    }
+    for reference, known in spilled:
+        split = known or chosen.get(reference.group or "", reference.split)
+        yield reference if split == reference.split else replace(reference, split=split)
+
+
+def _kept_split(reference: SourceExample, earlier: EarlierVersion) -> str | None:
+    """Return the split that an example keeps; None for a new one."""
+    split = earlier.split_of(example_id(reference.key), reference.source)
+    # Its image had no label and was for prediction only, so no training and no test has used it.
+    return None if split == UNLABELED_SPLIT and reference.is_labelled else split
 
 
 class AddedShards:
     """Shards of the examples that an earlier version does not have, chosen once all are counted.
 
     >>> AddedShards.count(90, 100.0), AddedShards.count(250, 100.0)
-    (1, 3)
+    (1, 2)
     """
 
     def __init__(self, earlier: EarlierVersion, shards: int) -> None:

@@ -360,7 +360,7 @@ class ShardJob:
         yield self.fingerprint(key, references, contents)
         for older in () if self.earlier is None else self.earlier.recipes:
             labels = without_classes(self.labels, older.without_classes)
-            # More classes may need larger numbers in label images, and a vector of classes has one number for each.
+            # More classes may need larger numbers in label images.
             if older.without_classes and not self._is_stored_alike(labels):
                 continue
             yield self.fingerprint(key, references, contents, older=older, labels=labels)
@@ -368,8 +368,7 @@ class ShardJob:
     def _is_stored_alike(self, labels: LabelMap) -> bool:
         """Return whether records of their classes are the same with fewer classes."""
         sets = self.recipe.holds_class_sets()
-        has_vectors = self.task == "classification" and self.recipe.several_classes == "keep"
-        return not has_vectors and labels.stored_dtype(sets=sets) == self.labels.stored_dtype(sets=sets)
+        return labels.stored_dtype(sets=sets) == self.labels.stored_dtype(sets=sets)
 
     def fingerprint(
         self,

@@ -228,8 +228,8 @@ def _earlier_classes(
     """Return the classes of a version that starts from an earlier one; refuse another task."""
     if task != earlier.manifest.task:
         raise UsageError(
-            f"--from {options.from_}: its task is {earlier.manifest.task}, and the sources show {task}; use --task "
-            f"{earlier.manifest.task}, or convert without --from"
+            f"--from {options.from_}: its task is {earlier.manifest.task}, and the sources show {task}; correct "
+            "them, or convert without --from"
         )
     # The values of label images are numbers of classes already; names are numbered here.
     are_given = options.label_map is not None or (task_named(task).has_label_image and not totals.labels)

@@ -47,6 +47,9 @@ LABELLED = "image/labelled"
 CLASS_LABEL = "image/class/label"
 CLASS_TEXT = "image/class/text"
 
+OF_OBJECTS, OF_IGNORED = "image/object/", "image/ignored/"
+"""Prefixes of the keys of objects and of ignored regions."""
+
 BOX_CORNERS = (
     "image/object/bbox/ymin",
     "image/object/bbox/xmin",

@@ -5,16 +5,17 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from halofeed.inspection.compare_versions import VersionDifference
-from halofeed.inspection.describe_difference import (
+from halofeed.inspection.html.page import check_output, write_page
+from halofeed.inspection.version_difference import (
     SECTIONS,
+    VersionDifference,
     example_cells,
     groups_of,
     head_line,
     shards_line,
     value_text,
 )
-from halofeed.inspection.html.page import check_output, write_page
+from halofeed.system.wording import plural
 
 _SHOWN = 500
 """Rows of a table. A page of 10,000 takes a browser seconds."""
@@ -69,5 +70,6 @@ def _anchor(title: str) -> str:
 
 
 def _lead(count: int, noun: str) -> str:
-    """Return a sentence about a table that does not show all of its rows."""
-    return f"The first {_SHOWN:,} of {count:,} {noun}s; --json lists all." if count > _SHOWN else ""
+    """Return how many rows a table has, and how many of them are shown."""
+    every = f"{plural(count, noun)}."
+    return f"The first {_SHOWN:,} of {every} --json lists all." if count > _SHOWN else every

@@ -98,6 +98,15 @@ class ReviewedSet:
         one, row = self._at(record)
         return self._stored(one).small_features(row, names)
 
+    def content(self, record: int) -> bytes:
+        """Return bytes that are equal for records with equal stored images; b"" where nothing shows that."""
+        one, row = self._at(record)
+        index = self._stored(one).index
+        if (sums := index.raw_checksums.get(keys.ENCODED)) is not None:
+            return sums[row].tobytes()
+        digest = text_of(self.small_features(record, frozenset({keys.KEY_SHA256})), keys.KEY_SHA256)
+        return (digest or "").encode()
+
     def place(self, record: int) -> RecordPlace:
         """Return the split, number, id and source of a record."""
         source = text_of(self.small_features(record, frozenset({keys.FILENAME})), keys.FILENAME)

@@ -12,8 +12,9 @@ from PIL import Image
 
 import halofeed
 from halofeed.errors import UsageError
-from halofeed.inspection.compare_versions import VersionDifference, compare_versions, same_classes
+from halofeed.inspection.compare_versions import compare_versions, same_classes
 from halofeed.inspection.stored_records import StoredShard
+from halofeed.inspection.version_difference import VersionDifference
 from tests.support.conversions import draw_folders, halofeed_here, run_convert
 
 SIZE = (30, 40)

@@ -13,8 +13,12 @@ from PIL import Image
 import halofeed
 from halofeed.errors import ChangedSourceError, ManifestError, UsageError
 from halofeed.inspection.verify import verify
+from halofeed.pipelines import earlier_version
+from halofeed.pipelines.convert import convert
 from halofeed.pipelines.earlier_version import compatible_labels
+from halofeed.pipelines.job import JobOptions
 from halofeed.prep.annotations.labels import LabelMap
+from halofeed.prep.options.recipe import Recipe
 from halofeed.schemas.index import ShardIndex
 from halofeed.schemas.lineage import lineage_of, possible_shards
 from halofeed.schemas.manifest import Manifest, read_manifest
@@ -199,6 +203,23 @@ def test_numbers_of_classes_that_a_file_changes_are_refused(source, tmp_path):
     assert not (tmp_path / "out/set/1.1.0").exists()
 
 
+def test_another_task_and_another_runner_are_refused(source, tmp_path, monkeypatch):
+    first = start(source, tmp_path / "out")
+    rows = [f"{path.relative_to(source)},1,1,5,5,hat\n" for path in sorted(source.rglob("*.jpg"))]
+    (source / "boxes.csv").write_text("filename,xmin,ymin,xmax,ymax,class\n" + "".join(rows))
+    manifest = read_manifest(first)
+    # The same recipe reads the boxes, where a table takes the place of class folders.
+    monkeypatch.setitem(manifest.recipe, "layout", "csv")
+    monkeypatch.setattr(earlier_version, "read_manifest", lambda _: manifest)
+    options = {"from_": first, "version": "1.1.0", "layout": "csv", "shards": 4}
+    with pytest.raises(UsageError, match="its task is classification, and the sources show detection"):
+        run_convert(source / "boxes.csv", tmp_path / "out", **options)
+    monkeypatch.undo()
+    job = JobOptions(source=str(source), out=str(tmp_path / "out"), name="set", version="1.1.0", from_=first)
+    with pytest.raises(UsageError, match="compared on this machine; leave --runner out"):
+        convert(job, Recipe(height=16, width=24, **OPTIONS), ["--runner=PrismRunner"])
+
+
 def test_labels_are_compatible_where_every_earlier_class_keeps_its_number():
     class Earlier:
         folder = "data"
@@ -319,6 +340,33 @@ def test_the_command_takes_the_recipe_the_place_and_the_name_of_the_earlier_vers
     data = halofeed.convert("src", "out", from_="out/set/1.1.0", version="1.2.0")
     assert data.changes.is_empty or data.changes.counts == {}
     assert data.summary.shards_kept == 5 and data.manifest.name == "set"
+
+
+def test_what_the_messages_propose_works_when_it_is_typed(source, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    start(source, "out")
+    draw(source / "hat" / "new.png", 0)
+    first = ["convert", "--source", "src", "--from", "out/set/1.0.0", "--version"]
+    for number, (wrong, right) in enumerate(
+        (
+            (["--split-shares", ",".join(SHARES)], ["--split-shares", ",".join(SHARES), "--keep-splits"]),
+            (["--name", "other"], ["--name", "set"]),
+            (["--height", "20"], []),
+            (["--recipe", "out/set/1.0.0"], []),
+            (["--task", "detection"], ["--task", "classification"]),
+        ),
+        start=1,
+    ):
+        refused = halofeed_here(*first, f"1.{number}.0", *wrong)
+        assert refused.returncode == 2 and "--from" in refused.stderr, (wrong, refused.stderr)
+        done = halofeed_here(*first, f"1.{number}.0", *right)
+        assert done.returncode == 0, done.stderr
+    apart = ["--keep-splits"]
+    assert (
+        halofeed_here("convert", "--source", "src", "--out", "two", "--name", "set", *apart).returncode == 2
+    )
+    words = ["convert", "--source", "src", "--out", "two", "--name", "set", "--height", "20"]
+    assert halofeed_here(*words).returncode == 0
 
 
 def test_examples_that_move_between_splits_are_reported(tmp_path, monkeypatch):

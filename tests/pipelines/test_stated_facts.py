@@ -122,6 +122,19 @@ def test_spacing_without_text_is_read_from_caches_and_equal(folders):
         np.testing.assert_array_equal(loader.batch(step)["spacing_mm"], slow.batch(step)["spacing_mm"])
 
 
+def test_single_records_and_records_in_memory_have_the_same_spacing(folders):
+    include = ["spacing_mm", "transform", "key"]
+    plain = Loader(folders["padded"], batch_size=4, training=False, include=include)
+    in_memory = Loader(folders["padded"], batch_size=4, training=False, include=include, cache="memory")
+    for row in range(4):
+        one = plain.records[row]
+        np.testing.assert_allclose(
+            one["spacing_mm"], expected_spacing(one["key"], one["transform"]), rtol=1e-5
+        )
+    for _ in range(2):
+        np.testing.assert_array_equal(in_memory.batch(0)["spacing_mm"], plain.batch(0)["spacing_mm"])
+
+
 def test_words_are_text_and_empty_where_the_file_states_none(folders):
     loader = Loader(folders["padded"], batch_size=4, include=["laterality", "view", "key"])
     batch = loader.batch(0)
