@@ -1070,7 +1070,9 @@ def street_scenes(work: Path) -> Iterator[tuple[str, Case]]:
 def _label_documents(work: Path) -> Iterator[tuple[str, Case]]:
     """Write label images of SageMaker and FiftyOne, keypoints of FiftyOne, and polygons of CVAT's key frames."""
     masks = {label: _rectangle(*map(int, sides)) for label, *sides in WRITTEN["a"]}
-    values = sum(value * mask.astype(np.uint8) for value, mask in enumerate(masks.values(), start=1))
+    values = np.zeros(SIZE[::-1], np.uint8)
+    for value, mask in enumerate(masks.values(), start=1):
+        values[mask] = value
     form = {"a": pixels_by_class(masks)}
     task = ("--task", "segmentation")
     colors = {"BACKGROUND": "#ffffff", "cat": "#2acf59", "dog": "#f28333"}

@@ -141,7 +141,11 @@ def picture_rows(data: Path, work: Path) -> Iterator[Row]:
     colors: dict[str, Any] = {"channels": 3, "bits": 8}
 
     def row(
-        name: str, reader: str, form: Mapping[str, Any], files: Mapping[str, bytes], within: float = 0
+        name: str,
+        reader: str,
+        form: Mapping[str, Any],
+        files: Mapping[str, bytes | bytearray],
+        within: float = 0,
     ) -> Row:
         folder = work / name.replace(" ", "_")
         folder.mkdir()
