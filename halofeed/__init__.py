@@ -17,6 +17,7 @@ _API = (
     "ConvertedDataset",
     "Dataset",
     "convert",
+    "diff",
     "dry_run",
     "evaluate",
     "export",
@@ -25,7 +26,9 @@ _API = (
     "plan",
     "predict",
     "report",
+    "review",
     "show",
+    "subset",
     "train",
     "verify",
 )

@@ -191,10 +191,10 @@ def _converted(source: str, cache: Path, options: Mapping[str, Any]) -> Dataset:
         "again": "call keras_datasets again, which converts a source that has changed",
     }
     try:
-        done = run_conversion(given, **told)
+        done, _ = run_conversion(given, **told)
     except ChangedSourceError:
         _tell(options, f"{source} has changed since it was converted; converting it again")
-        done = run_conversion({**given, "overwrite": True}, **told)
+        done, _ = run_conversion({**given, "overwrite": True}, **told)
     if done.was_there:
         _tell(options, f"{source} is already converted: {done.folder}")
     else:

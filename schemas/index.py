@@ -55,6 +55,10 @@ class ShardIndex:
         raw_checksums: per key of an array, the CRC32C of each block, uint32 [record, block]. A packed value has one
             checksum here, and one for each of its bands inside it.
         packed_bytes: per key of a packed array, the bytes of its value, int64 [record].
+        signatures: what `halofeed review` compares to find copies of each record, int64 [record, word]; None in an
+            index of an earlier version, or where no record has one. A record without a signature has zeros.
+        measures: by name, a figure of each record that `halofeed review` looks for outliers in, float64 [record];
+            NaN where a record has none.
         block_bytes: bytes of a block of raw values. It is stored only beside raw values; an index without it has blocks
             of 1 MiB.
         file_bytes: size of the shard's file.
@@ -74,6 +78,8 @@ class ShardIndex:
     raw_starts: Mapping[str, NDArray[np.int64]]
     raw_checksums: Mapping[str, NDArray[np.uint32]]
     packed_bytes: Mapping[str, NDArray[np.int64]] = field(default_factory=dict)
+    signatures: NDArray[np.int64] | None = None
+    measures: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
     block_bytes: int = BLOCK_BYTES
     file_bytes: int
     file_checksum: int
@@ -107,6 +113,11 @@ class ShardIndex:
             arrays[f"crc32c:{key}"] = (self.raw_checksums[key], _UINT32)
         for key in sorted(self.packed_bytes):
             arrays[f"bytes:{key}"] = (self.packed_bytes[key], _INT64)
+        if self.signatures is not None:
+            arrays["signatures"] = (self.signatures, _INT64)
+        # As integers of the same bits: earlier versions read the index too, and refuse arrays of another dtype.
+        for name in sorted(self.measures):
+            arrays[f"measure:{name}"] = (self.measures[name].astype(np.float64).view(np.int64), _INT64)
         placed, body = [], bytearray()
         for name, (array, dtype) in arrays.items():
             body += bytes(-len(body) % _ALIGNMENT)
@@ -199,6 +210,12 @@ class ShardIndex:
                 for name, array in arrays.items()
                 if name.startswith("bytes:")
             },
+            signatures=arrays.get("signatures"),
+            measures={
+                name.removeprefix("measure:"): array.view("<f8")
+                for name, array in arrays.items()
+                if name.startswith("measure:")
+            },
             block_bytes=operator.index(block_bytes),
             file_bytes=operator.index(header["file_bytes"]),
             file_checksum=operator.index(header["file_checksum"]),
@@ -215,13 +232,15 @@ class ShardIndex:
     def _check_shapes(self) -> None:
         """Raise ValueError if the columns are not those of the same records."""
         columns: list[NDArray[Any]] = [self.lengths, self.checksums, self.ids, *self.raw_starts.values()]
-        columns += self.packed_bytes.values()
+        columns += [*self.packed_bytes.values(), *self.measures.values()]
         if any(column.shape != self.offsets.shape for column in columns) or self.offsets.ndim != 1:
             raise ValueError("the columns differ in length")
         if not self.packed_bytes.keys() <= self.raw_starts.keys():
             raise ValueError("a packed value has a size and no start")
         if any(sums.ndim != 2 or len(sums) != len(self) for sums in self.raw_checksums.values()):
             raise ValueError("the block checksums are not [record, block]")
+        if self.signatures is not None and (self.signatures.ndim != 2 or len(self.signatures) != len(self)):
+            raise ValueError("the signatures are not [record, word]")
 
     def _check_bounds(self) -> None:
         """Raise ValueError if a record is outside its shard, or a raw value outside its record."""

@@ -184,6 +184,7 @@ class ColumnRules:
         spellings: accepted spellings of each column, see `columns`.
         read: maps (table, header, column of each meaning that the user names) to the meaning of the columns.
         options: options for reading container files.
+        form: maps the rows of a JSONL file to the form of those that hold several objects; None for plain rows.
     """
 
     required: tuple[str, ...]
@@ -194,6 +195,7 @@ class ColumnRules:
     spellings: Mapping[str, Sequence[Sequence[str]]]
     read: Callable[[str, Sequence[str], Mapping[str, str]], ColumnMapping]
     options: LayoutOptions
+    form: Callable[[Iterable[Mapping[str, object]]], TableForm | None] = lambda _: None
 
     def stated(self, name: str) -> dict[str, tuple[str, ...]]:
         """Return the columns of each meaning that the user names, as far as the columns of a table have them."""
@@ -570,7 +572,7 @@ def _read_jsonl(name: str, text: TableText, rule: ColumnRules) -> Table:
                 yield line, entry, None if reason is None else (reason[0], reason[1])
 
     header = _keys(entries())
-    form = _find_form(name, header, entries, rule, text)
+    form = _find_form(name, header, entries, rule, text) or rule.form(entry for _, entry, _ in entries())
     plain = TableForm(convert=lambda _, row: (row,), columns=tuple(header))
     return _converted(name, form or plain, entries, rule, text)
 

@@ -30,6 +30,7 @@ from halofeed.prep.convert.label_image import (
 from halofeed.prep.convert.loss_measures import add_classes, add_instances, add_levels, is_flat, source_name
 from halofeed.prep.convert.picture_records import plan_of, size_features
 from halofeed.prep.convert.picture_tasks import class_features
+from halofeed.prep.convert.record_measures import picture_measures
 from halofeed.prep.convert.tallies import PictureFacts, PictureTally, count_labels, sum_pixels
 from halofeed.prep.formats.clip.animation import READERS, animation_format, has_alpha, open_animation
 from halofeed.prep.formats.clip.clip_formats import open_clip
@@ -49,6 +50,7 @@ from halofeed.prep.sources.files import SourceFiles
 from halofeed.prep.voxels.encode import ENCODERS, LABEL_ENCODERS
 from halofeed.prep.voxels.kernels import resize_image, resize_mask
 from halofeed.prep.voxels.levels import Levels
+from halofeed.prep.voxels.signatures import sign_stack
 from halofeed.schemas import keys
 from halofeed.schemas.encodings import ENCODINGS
 from halofeed.schemas.ledger import LedgerCounter
@@ -488,7 +490,18 @@ class ClipConverter:
             warnings=reference.notes,
             ledger=ledger or LedgerCounter(),
         )
-        return Record.of(reference, features, facts, number=number, encoding=encoding)
+        signature = sign_stack(rows[:shown], reference.origin, reference.group)
+        # The frames are much alike; padding has no values of the clip.
+        measures = picture_measures(rows[shown // 2], facts.pixel_sums, plan.source_size)
+        return Record.of(
+            reference,
+            features,
+            facts,
+            number=number,
+            encoding=encoding,
+            signature=signature,
+            measures=measures,
+        )
 
 
 def _clip_ledger(

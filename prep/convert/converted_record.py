@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from halofeed.prep.sources.example import SourceExample
@@ -45,13 +45,23 @@ class ArrayValue:
 
 @dataclass(frozen=True, kw_only=True)
 class Record:
-    """An encoded example, its arrays by key, its facts, and (reason, detail) of each dropped object."""
+    """An encoded example, and what its index and the statistics hold of it.
+
+    Args:
+        arrays: its arrays by key.
+        facts: what the statistics count.
+        bad_objects: (reason, detail) of each dropped object.
+        signature: words of its `ShardIndex.signatures`; () without one.
+        measures: figures of `ShardIndex.measures` by name.
+    """
 
     id: int
     example: EncodedExample
     arrays: Mapping[str, ArrayValue]
     facts: Any
     bad_objects: tuple[tuple[str, str], ...] = ()
+    signature: tuple[int, ...] = ()
+    measures: Mapping[str, float] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -63,12 +73,16 @@ class Record:
         number: int = 0,
         *,
         encoding: str,
+        signature: tuple[int, ...] = (),
+        measures: Mapping[str, float] | None = None,
     ) -> Record:
         """Return the record of these features and its source's names.
 
         Args:
             number: counts the records of the source.
             encoding: encoding of the image. Encoders of arrays return a memoryview, and those of files bytes.
+            signature: words of its `ShardIndex.signatures`.
+            measures: figures for the index, see `halofeed.prep.convert.record_measures`.
         """
         identity = example_id(reference.key, number)
         named: dict[str, Value] = {
@@ -84,5 +98,11 @@ class Record:
             if isinstance(value, memoryview)
         }
         return cls(
-            id=identity, example=encode_example(named), arrays=arrays, facts=facts, bad_objects=bad_objects
+            id=identity,
+            example=encode_example(named),
+            arrays=arrays,
+            facts=facts,
+            bad_objects=bad_objects,
+            signature=signature,
+            measures=measures or {},
         )
