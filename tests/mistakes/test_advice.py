@@ -79,6 +79,9 @@ EXCEPTIONS: dict[str, str] = {
         "a conversion names the series of a folder before it opens one; only a program that opens one reads this"
     ),
     "prep/formats/dicom/series.py: , or use --series-split channels": "it ends the message before",
+    "loader/forms/ultralytics_form.py: `halofeed export --to coco` writes a file for pycocotools, in which": (
+        "it is a status line of a training program; tests/inspection/test_export_data.py types the export"
+    ),
     "system/memory.py: has less left; take fewer --workers": (
         "it depends on this machine's memory; tests/prep/sources/test_memory.py limits that"
     ),
