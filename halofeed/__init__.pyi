@@ -420,7 +420,8 @@ def convert(
             channel of 0 and 1, the last axis of `label` (halofeed's trainer does not train on it).
         several_masks: several label files (SEGs, RTSTRUCTs) of one image are refused, or merged in order of name, as
             those of a table are; volumes: readings of the same structures become one label: majority takes the class
-            of most files, staple weighs files by their agreement (STAPLE); a tie is background.
+            of most readings, staple weighs them by their agreement (STAPLE); a tie is background. A reading is a
+            file, or all files of one {reader} of label_pattern.
         scan_box_units: scan-boxes: unit of the boxes: voxels (continuous, x along the file's fastest axis), mm-ras
             (to the right, anterior and superior, as in NIfTI) or mm-lps (left, posterior, superior, as in DICOM and
             ITK); auto takes the only one in which they lie in their scans.
@@ -470,7 +471,8 @@ def convert(
             in anat, e.g. **/{id}_pet.nii.gz, with {id} for the subject and session.
         label_pattern: pairs, dicom: path of the labels, e.g. labels/{id}.nii.gz; class-masks, dicom: e.g.
             {class}/{id}.nii.gz; dicom: also folders of DICOM images whose values are classes, or pictures, one for
-            each slice; bids: the labels to take where there are several, e.g. derivatives/manual/**/{id}_dseg.nii.gz.
+            each slice; bids: the labels to take where there are several, e.g. derivatives/manual/**/{id}_dseg.nii.gz;
+            {reader} is who drew a label, see several_masks.
         regions: nnU-Net: regions (classes of several values) are refused, or each value is a class that is named
             after all regions that contain it, e.g. tumor+core; with class_overlap channels each region is a separate
             class.
@@ -479,7 +481,7 @@ def convert(
             sessions.
         classes: the classes to keep, by name (label images: or value), in the order of their ids (a label_map gives
             other ids); objects, pictures, pixels and voxels of all others are left out. A name may be a pattern, e.g.
-            'GTV*', which keeps each class that fits, or a code of a SEG or RTSTRUCT, e.g. SCT:10200004.
+            'GTV*', which keeps each class that fits, or a code of a SEG, RTSTRUCT or .seg.nrrd, e.g. SCT:10200004.
         map_classes: replace classes of the source, by name (label images: or value): FROM=TO, e.g.
             'car=vehicle,bus=vehicle' or 'left kidney=kidney,BODY=background,500=liver', 'GTV*=tumor' for all that
             fit, SCT:10200004=liver for a code (SCT:64033007+SCT:7771000 with a modifier), or 1..300=cell for a range
@@ -892,7 +894,8 @@ def dry_run(
             channel of 0 and 1, the last axis of `label` (halofeed's trainer does not train on it).
         several_masks: several label files (SEGs, RTSTRUCTs) of one image are refused, or merged in order of name, as
             those of a table are; volumes: readings of the same structures become one label: majority takes the class
-            of most files, staple weighs files by their agreement (STAPLE); a tie is background.
+            of most readings, staple weighs them by their agreement (STAPLE); a tie is background. A reading is a
+            file, or all files of one {reader} of label_pattern.
         scan_box_units: scan-boxes: unit of the boxes: voxels (continuous, x along the file's fastest axis), mm-ras
             (to the right, anterior and superior, as in NIfTI) or mm-lps (left, posterior, superior, as in DICOM and
             ITK); auto takes the only one in which they lie in their scans.
@@ -942,7 +945,8 @@ def dry_run(
             in anat, e.g. **/{id}_pet.nii.gz, with {id} for the subject and session.
         label_pattern: pairs, dicom: path of the labels, e.g. labels/{id}.nii.gz; class-masks, dicom: e.g.
             {class}/{id}.nii.gz; dicom: also folders of DICOM images whose values are classes, or pictures, one for
-            each slice; bids: the labels to take where there are several, e.g. derivatives/manual/**/{id}_dseg.nii.gz.
+            each slice; bids: the labels to take where there are several, e.g. derivatives/manual/**/{id}_dseg.nii.gz;
+            {reader} is who drew a label, see several_masks.
         regions: nnU-Net: regions (classes of several values) are refused, or each value is a class that is named
             after all regions that contain it, e.g. tumor+core; with class_overlap channels each region is a separate
             class.
@@ -951,7 +955,7 @@ def dry_run(
             sessions.
         classes: the classes to keep, by name (label images: or value), in the order of their ids (a label_map gives
             other ids); objects, pictures, pixels and voxels of all others are left out. A name may be a pattern, e.g.
-            'GTV*', which keeps each class that fits, or a code of a SEG or RTSTRUCT, e.g. SCT:10200004.
+            'GTV*', which keeps each class that fits, or a code of a SEG, RTSTRUCT or .seg.nrrd, e.g. SCT:10200004.
         map_classes: replace classes of the source, by name (label images: or value): FROM=TO, e.g.
             'car=vehicle,bus=vehicle' or 'left kidney=kidney,BODY=background,500=liver', 'GTV*=tumor' for all that
             fit, SCT:10200004=liver for a code (SCT:64033007+SCT:7771000 with a modifier), or 1..300=cell for a range
@@ -1003,8 +1007,26 @@ def verify(
 
 def review(
     path: StrPath,
+    *,
+    run: StrPath | Sequence[StrPath] | None = None,
+    redirects: str = '',
+    json: StrPath | None = None,
+    show: int = 5,
+    split: str = '',
+    checkpoint: str | int = 'best',
+    debug: bool = False,
 ) -> Review:
     """Search a data set for what may hurt training; see `halofeed.inspection.review.review.review_dataset`.
+
+    Args:
+        path: folder or address of the data set's version.
+        run: folder that `train` returned, or several: likely label faults are listed by what they predict.
+        redirects: http addresses: hosts to which the server may redirect, or * for any (default: only itself).
+        json: write all that was found as JSON; - for standard output.
+        show: suspects of each kind to list.
+        split: search label faults in this split only (default: all).
+        checkpoint: best, last or a step.
+        debug: show the whole traceback of an error.
 
     >>> halofeed.review("data/photos").suspects
     ()

@@ -220,25 +220,52 @@ def convert(
         raise UsageError(
             "dry_run: halofeed.convert opens what it wrote; call halofeed.dry_run with the same parameters"
         )
-    given = {
-        "layout": layout or None,
-        "recipe": recipe,
-        **_places(source, out, name, options.get("from_")),
-        **options,
-    }
-    parsed, _ = _run("convert", {}, given, beam_options)
-    done: Conversion = parsed.conversion
-    _print_rejected(done, getattr(parsed, "max_rejected", None), is_quiet=parsed.quiet)
-    return ConvertedDataset(done.folder, done.summary, parsed.changes)
+    given = conversion_parameters(source, out, layout=layout, recipe=recipe, name=name, **options)
+    done, changes = run_conversion(given, beam_options)
+    return ConvertedDataset(done.folder, done.summary, changes)
 
 
-def _print_rejected(done: Conversion, max_rejected: str | None, *, is_quiet: bool) -> None:
-    """Print the warning about rejected inputs, because nobody sees the summary of the command."""
+def conversion_parameters(
+    source: StrPath,
+    out: StrPath,
+    *,
+    layout: str = "",
+    recipe: StrPath | Mapping[str, Any] | None = None,
+    name: str = "",
+    **options: Any,
+) -> dict[str, Any]:
+    """Return the parameters of `convert` as `run_conversion` takes them."""
+    places = _places(source, out, name, options.get("from_"))
+    return {"layout": layout or None, "recipe": recipe, **places, **options}
+
+
+def run_conversion(
+    given: Mapping[str, Any],
+    beam_options: Sequence[str] = (),
+    *,
+    caller: str = "halofeed.convert",
+    again: str = "convert again with --overwrite",
+) -> tuple[Conversion, VersionDifference | None]:
+    """Convert, and print the warning about rejected inputs, because nobody sees the summary of the command.
+
+    Args:
+        given: parameters of `convert`.
+        beam_options: as for `convert`.
+        caller: function that the user called, for messages.
+        again: how corrected inputs are converted, for the warning.
+
+    Returns:
+        What was done, and with `from_` what differs from the earlier version.
+    """
     from halofeed.keywords import name_parameters
     from halofeed.pipelines.summary import rejected_warning
 
-    if not is_quiet and (warning := rejected_warning(done, max_rejected)):
-        print_status(f"halofeed.convert: {name_parameters(warning)}")
+    parsed, _ = _run("convert", {}, given, beam_options)
+    done: Conversion = parsed.conversion
+    warning = rejected_warning(done, getattr(parsed, "max_rejected", None), again)
+    if warning and not parsed.quiet:
+        print_status(f"{caller}: {name_parameters(warning)}")
+    return done, parsed.changes
 
 
 @explains_calls
@@ -295,16 +322,23 @@ def verify(path: StrPath) -> VerifyReport:
 
 
 @explains_calls
-def review(path: StrPath) -> Review:
+def review(path: StrPath, *, run: StrPath | Sequence[StrPath] | None = None, **options: Any) -> Review:
     """Search a data set for what may hurt training; see `halofeed.inspection.review.review.review_dataset`.
+
+    Args:
+        path: folder or address of the data set's version.
+        run: folder that `train` returned, or several: likely label faults are listed by what they predict.
+        options: options of `halofeed review`.
 
     >>> halofeed.review("data/photos").suspects
     ()
     """
-    from halofeed.inspection.review.review import review_dataset
 
-    with _naming_parameters():
-        return review_dataset(open(path).path)
+    runs = [run] if isinstance(run, str | os.PathLike) else run
+    joined = None if runs is None else ",".join(path_text("run", one) for one in runs)
+    parsed, _ = _run("review", {"path": open(path).path}, {**options, "run": joined})
+    found: Review = parsed.review
+    return found
 
 
 @explains_calls

@@ -288,6 +288,17 @@ def _add_review(parser: CommandParser) -> None:
     parser.add_argument(
         "--show", type=int, default=5, metavar="N", help="suspects of each kind to list (default: 5)"
     )
+    group = parser.add_argument_group("likely label faults, by what trained runs predict")
+    group.add_argument(
+        "--run",
+        metavar="RUN",
+        help="the folder that `halofeed train --out` made; several with commas, such as one for each fold: each split "
+        "is predicted by the first run that was not trained on it",
+    )
+    group.add_argument("--split", default="", help="search label faults in this split only (default: all)")
+    group.add_argument(
+        "--checkpoint", default="best", metavar="WHICH", help="best, last or a step (default: best)"
+    )
 
 
 def _add_inspect(parser: CommandParser) -> None:
@@ -418,7 +429,13 @@ def _review(parsed: argparse.Namespace, _: list[str]) -> int:
 
     if parsed.show < 0:
         raise UsageError(f"--show {parsed.show}: expected 0 or more")
-    parsed.review = review_dataset(parsed.path)
+    with contextlib.ExitStack() as stack:
+        predicted = None
+        if parsed.run is not None:
+            predicted = stack.enter_context(training.reviewed_predictions(parsed))
+        elif parsed.split or parsed.checkpoint != "best":
+            raise UsageError("--split and --checkpoint: are of the predictions of a run; add --run RUN")
+        parsed.review = review_dataset(parsed.path, predicted)
     text = json.dumps(parsed.review.to_json(), indent=1)
     if parsed.json == "-":
         print(text)
@@ -576,7 +593,8 @@ _COMMANDS: dict[str, Command] = {
     ),
     "review": Command(
         summary="search a data set for what may hurt training: copies, leaks, outliers, likely label faults",
-        example="examples:\n  halofeed review data/cards/1.0.0\n  halofeed review data/cards/1.0.0 --json found.json",
+        example="examples:\n  halofeed review data/cards/1.0.0\n  halofeed review data/cards/1.0.0 --json found.json"
+        "\n  halofeed review data/cards/1.0.0 --run runs/cards",
         add=_add_review,
         run=_review,
     ),

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -52,7 +52,7 @@ _SHOWN_TEXT = 60
 _SLICES_AT_ONCE = 16
 
 
-def describe_record(path: str | Path, record: str) -> str:
+def describe_record(path: str | os.PathLike[str], record: str) -> str:
     """Describe one record: its place and source, its features, and its boxes or its classes and geometry.
 
     Args:

@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from halofeed.inspection.dataset_facts import DatasetFacts
 from halofeed.inspection.planes import Display, ShownVolume, center_of, display_of
@@ -253,12 +254,7 @@ class CardDrawer:
         return self.facts.task.has_label_map or (self.is_volumetric and self.facts.task.has_boxes)
 
     def _stored_boxes(self, card: RecordCard, features: Decoded) -> list[PlacedBox]:
-        corners, regions = (
-            np.stack(lists, axis=-1).astype(np.float64) if _fit(lists) else np.zeros((0, 4))
-            for lists in (
-                [features.get(key) for key in names] for names in (keys.BOX_CORNERS, keys.IGNORED_CORNERS)
-            )
-        )
+        corners, regions = (_stacked(features, names) for names in (keys.BOX_CORNERS, keys.IGNORED_CORNERS))
         size = tuple(clamped_side(features, key) for key in keys.SIDES)
         return self._placed(card.facts, corners, regions, (size[0], size[1]), None)
 
@@ -310,6 +306,9 @@ class CardDrawer:
         return replace(card, facts=replace(card.facts, labels=labels), picture=picture)
 
 
-def _fit(lists: Sequence[Any]) -> bool:
-    """Return whether values are lists of numbers of one length."""
-    return all(isinstance(one, np.ndarray) for one in lists) and len({len(one) for one in lists}) == 1
+def _stacked(features: Decoded, names: Sequence[str]) -> NDArray[np.float64]:
+    """Return lists of numbers as columns, [n, name]; [0, name] unless they have one length."""
+    lists = [value for name in names if isinstance(value := features.get(name), np.ndarray)]
+    if len(lists) < len(names) or len({len(one) for one in lists}) > 1:
+        return np.zeros((0, len(names)))
+    return np.stack(lists, axis=-1).astype(np.float64)

@@ -505,11 +505,36 @@ def _read_source(
     sources: SourceFiles, source: str, features: Decoded, manifest: Manifest, side: int
 ) -> SourcePicture:
     """Read the source picture that a record names; SourceError if its name leads out of the sources' folder."""
-    # A data set may come from a stranger, and a page must not show other files of the reader.
-    if source.startswith("/") or ".." in source.split("/") or "\0" in source:
-        raise SourceError("read", "the record names a file outside of the sources' folder", source)
+    _check_inside(source)
     tile = integer_of(features, keys.TILE) or 0
     return SOURCES[manifest.kind.name](sources, source, tile, manifest, side)
+
+
+def _check_inside(source: str) -> None:
+    """Raise SourceError if a name leads out of the sources' folder.
+
+    A data set may come from a stranger, and a page must not show other files of the reader.
+    """
+    if source.startswith("/") or ".." in source.split("/") or "\0" in source:
+        raise SourceError("read", "the record names a file outside of the sources' folder", source)
+
+
+def reject_thumbnail(sources: SourceFiles, source: str, manifest: Manifest, side: int) -> str | None:
+    """Return a data: URI of the picture of a rejected input; None where it cannot be read as a picture.
+
+    Args:
+        sources: folder of the source pictures.
+        source: name of the input, relative to that folder.
+        manifest: manifest of the data set.
+        side: longer side in pixels.
+    """
+    if manifest.kind.name != "picture" or not source:
+        return None
+    try:
+        _check_inside(source)
+        return thumbnail(_read_picture(sources, source, 0, manifest, side).pixels, side)
+    except (SourceError, OSError):
+        return None
 
 
 def _boxes_of(features: Decoded, place: str, folder: Path | DatasetFiles) -> NDArray[np.float64]:

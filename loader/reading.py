@@ -491,7 +491,7 @@ def _follow_spacing(value: NDArray[Any], example: Example) -> NDArray[Any]:
     if len(value) == len(_UNPADDED):
         # The lengths of a step along the rows and the columns that are shown, on the stored pixels.
         steps = example.stored_points(centers=False)[-3:-1, -3:-1]
-        return np.linalg.norm(value[:, None] * steps, axis=0)
+        return np.asarray(np.linalg.norm(value[:, None] * steps, axis=0))
     return value if example.spacing_mm == () else np.array(example.shown_spacing_mm())
 
 

@@ -129,8 +129,7 @@ def list_references(
         ChosenCounts() if chosen is None else chosen,
     )
     references = _with_grid_channel(references, layout_input)
-    # The DICOM files of tiles are slides.
-    if layout_input.recipe.rules.kind.name == "picture" and not cuts_pictures(layout_input.recipe):
+    if layout_input.recipe.rules.kind.name == "picture":
         references = _described(references, layout_input, warn)
     named: set[str] = set()
     with naming_faults(sources):
@@ -174,6 +173,7 @@ def _described(
         window=layout_input.recipe.window,
         divides=len(splits.shares) > 1 and splits.finds_groups,
         warn=warn,
+        leaves_slides=cuts_pictures(layout_input.recipe),
     )
     return listing.described(references)
 

@@ -164,6 +164,9 @@ class _Naming:
         """
         if self.named or not in_files.named:
             return self, False
+        # A code takes several classes, as that of the kidney takes both of them, so values have no names of their own.
+        if in_files.codes.intersection(self.choice.written()):
+            return self, False
         is_chosen_by_name = bool(self.given or self.choice.keep)
         # Where files disagree, a value means something else in each file, and a choice by names needs no values.
         named = in_files.ids() if in_files.agree() or not is_chosen_by_name else {}
@@ -263,7 +266,7 @@ def _check_choice(
         images,
         # A path without a size is a folder of label slices, which have values.
         lambda path: options.takes_scan(path) or images.size(path) is None,
-        in_files.named,
+        [*in_files.named, *sorted(in_files.codes)],
     )
 
 

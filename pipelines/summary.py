@@ -85,15 +85,19 @@ def run_lines(run: ConversionSummary, *, was_there: bool = False, earlier: str =
     return lines
 
 
-def rejected_warning(done: Conversion, max_rejected: str | None) -> str:
+def rejected_warning(
+    done: Conversion, max_rejected: str | None, again: str = "convert again with --overwrite"
+) -> str:
     """Return the warning about a large share of rejected inputs; "" for a small one.
 
     Args:
+        done: the conversion.
         max_rejected: value of --max-rejected, with which there is no warning.
+        again: how the corrected inputs are converted.
     """
     if max_rejected is not None:
         return ""
-    fix = f"correct those that {OutputFolder(done.folder).path(REJECTED)} lists and convert again with --overwrite"
+    fix = f"correct those that {OutputFolder(done.folder).path(REJECTED)} lists and {again}"
     return share_warning(done.manifest.rejected, inputs_of(done.manifest), fix)
 
 

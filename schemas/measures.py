@@ -15,12 +15,14 @@ CONTRAST: Final = "contrast"
 ENTROPY_BITS: Final = "entropy_bits"
 """Entropy of the values of a channel in 256 bins, 0 to 8 bits, the mean of all channels."""
 SHARPNESS: Final = "sharpness"
-"""Mean squared difference of pixels 1 apart, divided by that of pixels 4 apart, each summed over both axes.
+"""Mean squared difference of pixels 1 apart along rows, divided by that of pixels 4 apart.
 
-It depends neither on the brightness nor on the contrast: 1 for white noise, 1/16 for a ramp. The smaller ratio of
-the two axes would find motion blur too, but is as small in sharp pictures of long stripes.
+It depends neither on the brightness nor on the contrast: 1 for white noise, 1/16 for a ramp.
 """
-PICTURE: Final = (BRIGHTNESS, CONTRAST, ENTROPY_BITS, SHARPNESS)
+ROUGHNESS: Final = "roughness"
+"""Mean squared difference of neighbors along rows, divided by twice the variance within a channel (von Neumann's
+ratio): 1 for white noise, near 0 for photographs."""
+PICTURE: Final = (BRIGHTNESS, CONTRAST, ENTROPY_BITS, SHARPNESS, ROUGHNESS)
 SOURCE_SIDES: Final = ("source_height", "source_width")
 """Pixels of the displayed source."""
 LOW_VALUE, MIDDLE_VALUE, HIGH_VALUE = "low_value", "middle_value", "high_value"

@@ -13,6 +13,7 @@ from typing import Any
 
 from halofeed.inspection.record_cards import CardDrawer, RecordCard, size_words
 from halofeed.inspection.review.review import Review
+from halofeed.inspection.review.reviewed_set import ReviewedSet
 from halofeed.inspection.review.suspects import Suspect, SuspectKind
 
 PAGE_BYTES = {False: 4_900_000, True: 14_500_000}
@@ -37,7 +38,8 @@ class Choices:
     """Values to choose from in the fields above records: (value, words, whether it is chosen).
 
     Args:
-        splits, classes, findings, sizes: choices of each field; a field with fewer than two is not shown.
+        splits, classes, findings, sizes: choices of each field; a field without a choice is not shown. One
+            finding is a choice, because most records have none.
         name: text that the names of sources contain.
     """
 
@@ -56,9 +58,7 @@ class Choices:
             ("finding", "Finding", self.findings),
             ("size", "Longer side", self.sizes),
         )
-        return [
-            (name, label, values) for name, label, values in every if len(values) > 1 or name == "finding"
-        ]
+        return [(name, label, values) for name, label, values in every if len(values) > (name != "finding")]
 
 
 def kinds_of(review: Review) -> list[SuspectKind]:
@@ -114,7 +114,22 @@ def suspect_values(drawer: CardDrawer, review: Review, room: int, *, pictures: b
             budget -= _CARD_BYTES + sum(card.picture.bytes for card in one.cards if card.picture)
             shown[kind].append(one)
     rows = [(kind, len(by_kind[kind]), found) for kind, found in shown.items()]
-    return {"rows": rows, "review": review, "quoted_path": shlex.quote(drawer.facts.path)}
+    return {
+        "rows": rows,
+        "review": review,
+        "not_searched": not_searched(drawer.reviewed),
+        "quoted_path": shlex.quote(drawer.facts.path),
+    }
+
+
+def not_searched(reviewed: ReviewedSet) -> list[str]:
+    """Return what a review could not search, because an earlier version wrote the data set without its columns."""
+    missing = []
+    if not reviewed.signatures.any():
+        missing.append("copies, because its records have no signatures")
+    if not reviewed.measure_names:
+        missing.append("unusual pictures and scans, because its records have no measures")
+    return missing if len(reviewed) else []
 
 
 def _shown(drawer: CardDrawer, suspect: Suspect, *, draw: bool) -> ShownSuspect:

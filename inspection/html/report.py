@@ -62,6 +62,7 @@ from halofeed.inspection.samples import (
     load_sample,
     load_scan,
     open_source_files,
+    reject_thumbnail,
 )
 from halofeed.inspection.stored_records import class_channels
 from halofeed.inspection.thumbnails import PlacedBox, lay_out_boxes, lay_out_regions, thumbnail_side
@@ -70,6 +71,7 @@ from halofeed.pipelines.source_registry import recall
 from halofeed.prep.convert.loss_findings import Converted, loss_findings
 from halofeed.prep.convert.tallies import ROW_STEP
 from halofeed.prep.options.option import flag
+from halofeed.prep.sources.files import SourceFiles
 from halofeed.prep.voxels.counts import ValueCounts, percentile
 from halofeed.schemas.bounded_json import parse_json
 from halofeed.schemas.file_layout import OBJECT, REJECTED, SELECTION, read_plan
@@ -91,6 +93,7 @@ _CHANNELS = {1: ("gray",), 3: ("red", "green", "blue"), 4: ("red", "green", "blu
 EXAMPLES_PER_REASON = 4
 _LONGEST_TEXT = 2000
 _MAX_LINE_VALUES = 1000
+_MAX_REJECT_PICTURES, _REJECT_SIDE = 40, 140
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,6 +136,11 @@ class Report:
     def display(self) -> Display:
         """Return the display of its volumes."""
         return self.drawer.display
+
+    @cached_property
+    def opened_sources(self) -> tuple[SourceFiles | None, str]:
+        """Return the folder of the source pictures, or the reason why they are not shown."""
+        return open_source_files(self.facts.origin, self.sources)
 
     @cached_property
     def review(self) -> Review:
@@ -284,13 +292,28 @@ def conversion(report: Report) -> dict[str, Any]:
         },
         "file": REJECTED,
         "losses": loss_findings(Converted.of(facts.manifest)),
+        "pictures": _reject_pictures(report),
     }
+
+
+def _reject_pictures(report: Report) -> dict[str, str]:
+    """Return the thumbnails of the rejects that are listed, by the name of their source, where they can be read."""
+    sources = report.opened_sources[0] if report.samples else None
+    if sources is None:
+        return {}
+    listed = [example["source"] for reason in report.facts.reasons() for example in reason.examples]
+    found: dict[str, str] = {}
+    for source in dict.fromkeys(listed[:_MAX_REJECT_PICTURES]):
+        picture = reject_thumbnail(sources, source, report.facts.manifest, _REJECT_SIDE)
+        if picture is not None:
+            found[source] = picture
+    return found
 
 
 def samples(report: Report) -> dict[str, Any]:
     """Show records before and after the conversion, with their boxes; unusual ones come last."""
     facts = report.facts
-    sources, without_sources = open_source_files(facts.origin, report.sources)
+    sources, without_sources = report.opened_sources
     shown = [
         load_sample(report.files, facts.manifest, one, sources, report.side, facts.ranks)
         for one in report.chosen

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from halofeed.inspection.review.reviewed_set import ReviewedSet
-from halofeed.inspection.review.robust import LARGEST_SHARE, Limits, unusual
+from halofeed.inspection.review.robust import Limits, unusual
 from halofeed.inspection.review.suspects import Suspect, SuspectKind
 from halofeed.schemas import measures
 
@@ -33,7 +33,7 @@ class PictureKind(SuspectKind):
         "Look whether a drawing, a mask or a screenshot is among the pictures.")
     BLURRED = ("blurred picture", "Neighbors differ far less than in the others, relative to pixels 4 apart.",
         "Remove it if its label cannot be seen; pictures that were enlarged look the same.")
-    NOISE = ("noise-like picture", "Neighbors differ nearly as much as pixels 4 apart, as in noise or a damaged file.",
+    NOISE = ("noise-like picture", "Neighbors differ nearly as much as distant pixels, as in noise or a damaged file.",
         "Look at it; remove it if it shows noise.")
     ODD_SIZE = ("odd size", "Its source is far smaller or larger than the others.",
         "Look whether a thumbnail or a scan of another kind is among the pictures.")
@@ -80,6 +80,11 @@ def _only(*, below: bool, least: float) -> Limits:
     return Limits(least=least, below=below, above=not below)
 
 
+_LARGEST_EXTREME: Final = 0.15
+"""Share of the records beyond a bound of photographs above which they are a group of the set."""
+# 2,070 photographs of four sets have a brightness of 0.07 to 0.79, a contrast above 0.049, an entropy above 4.3 bits,
+# a sharpness above 0.089 and a roughness below 0.29. Blur with a deviation of 1.5 % of the longer side gives a
+# sharpness of 0.066 to 0.079. Noise that was resized and compressed gives a roughness of 0.62.
 PICTURE_RULES: Final[dict[PictureKind, _Rule]] = {
     PictureKind.DARK: _Rule(
         measure=measures.BRIGHTNESS, scale=_log, limits=_only(below=True, least=np.log(2)), at_most=0.25,
@@ -87,24 +92,24 @@ PICTURE_RULES: Final[dict[PictureKind, _Rule]] = {
     ),
     PictureKind.BRIGHT: _Rule(
         measure=measures.BRIGHTNESS, scale=lambda values: -_log(1 - values),
-        limits=_only(below=False, least=np.log(2)), at_least=0.75, always_above=0.96,
+        limits=_only(below=False, least=np.log(2)), at_least=0.75, always_above=0.94,
         words="mean of the pixels {value:.1%} of the range, usual {usual:.1%}",
     ),
     PictureKind.LOW_CONTRAST: _Rule(
         measure=measures.CONTRAST, scale=_log, limits=_only(below=True, least=np.log(2)), at_most=0.12,
-        always_below=0.02, words="deviation of the pixels {value:.1%} of the range, usual {usual:.1%}",
+        always_below=0.03, words="deviation of the pixels {value:.1%} of the range, usual {usual:.1%}",
     ),
     PictureKind.FEW_TONES: _Rule(
-        measure=measures.ENTROPY_BITS, scale=lambda values: values, limits=_only(below=True, least=1.5), at_most=4,
-        words="entropy of the values {value:.1f} bits, usual {usual:.1f} bits",
+        measure=measures.ENTROPY_BITS, scale=lambda values: values, limits=_only(below=True, least=1.5), at_most=4.5,
+        always_below=4, words="entropy of the values {value:.1f} bits, usual {usual:.1f} bits",
     ),
     PictureKind.BLURRED: _Rule(
         measure=measures.SHARPNESS, scale=_excess, limits=_only(below=True, least=np.log(2)), at_most=0.1,
-        words="differences of neighbors {value:.1%} of those of pixels 4 apart, usual {usual:.1%}",
+        always_below=0.08, words="differences of neighbors {value:.1%} of those of pixels 4 apart, usual {usual:.1%}",
     ),
     PictureKind.NOISE: _Rule(
-        measure=measures.SHARPNESS, scale=_log, limits=_only(below=False, least=np.log(1.5)), at_least=0.65,
-        words="differences of neighbors {value:.1%} of those of pixels 4 apart, usual {usual:.1%}",
+        measure=measures.ROUGHNESS, scale=_log, limits=_only(below=False, least=np.log(2)), at_least=0.35,
+        always_above=0.5, words="differences of neighbors {value:.1%} of those of distant pixels, usual {usual:.1%}",
     ),
     PictureKind.ODD_SIZE: _Rule(
         measure="source_side", scale=_log, limits=Limits(least=np.log(2)),
@@ -153,7 +158,7 @@ def _scores(values: Values, rule: _Rule) -> Values:
     distances = np.abs(unusual(rule.scale(values), rule.limits))
     scores = np.where((distances > 1) & (values <= rule.at_most) & (values >= rule.at_least), distances, 0.0)
     extreme = (values < rule.always_below) | (values > rule.always_above)
-    if np.count_nonzero(extreme) <= max(1, LARGEST_SHARE * np.isfinite(values).sum()):
+    if np.count_nonzero(extreme) <= max(1, _LARGEST_EXTREME * np.isfinite(values).sum()):
         scores = np.where(extreme, np.maximum(scores, 1.0), scores)
     return scores
 

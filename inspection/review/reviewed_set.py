@@ -98,6 +98,15 @@ class ReviewedSet:
         one, row = self._at(record)
         return self._stored(one).small_features(row, names)
 
+    def content(self, record: int) -> bytes:
+        """Return bytes that are equal for records with equal stored images; b"" where nothing shows that."""
+        one, row = self._at(record)
+        index = self._stored(one).index
+        if (sums := index.raw_checksums.get(keys.ENCODED)) is not None:
+            return sums[row].tobytes()
+        digest = text_of(self.small_features(record, frozenset({keys.KEY_SHA256})), keys.KEY_SHA256)
+        return (digest or "").encode()
+
     def place(self, record: int) -> RecordPlace:
         """Return the split, number, id and source of a record."""
         source = text_of(self.small_features(record, frozenset({keys.FILENAME})), keys.FILENAME)
@@ -111,11 +120,15 @@ class ReviewedSet:
 
     def number_of(self, place: RecordPlace) -> int | None:
         """Return the number of a record among those of all splits; None if there is no such record."""
-        for one in self._shards:
-            row = place.number - one.first_of_split
-            if one.split == place.split and 0 <= row < one.shard.records:
-                return one.first + row
-        return None
+        first, count = self._splits.get(place.split, (0, 0))
+        return first + place.number if 0 <= place.number < count else None
+
+    @cached_property
+    def _splits(self) -> dict[str, tuple[int, int]]:
+        """Return the number of the first record of each split, and the number of its records."""
+        counts = [split.records for split in self.manifest.splits.values()]
+        firsts = np.cumsum([0, *counts])[:-1].tolist()
+        return dict(zip(self.manifest.splits, zip(firsts, counts, strict=True), strict=True))
 
     def _at(self, record: int) -> tuple[_PlacedShard, int]:
         firsts = self._firsts

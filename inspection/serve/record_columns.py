@@ -66,6 +66,7 @@ class RecordColumns:
         self._names: list[str] = []
         self._sizes = np.zeros(len(reviewed), np.uint8)
         self._labels, self._owners = array("q"), array("q")
+        self._classes: set[int] = set()
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
@@ -96,17 +97,18 @@ class RecordColumns:
                     self._sizes[number] = one.size_range
                     labels = sorted(set(one.labels))
                     self._labels.extend(labels)
+                    self._classes.update(labels)
                     self._owners.extend([number] * len(labels))
                 self.known = last
 
     def labels(self) -> list[int]:
         """Return the classes that were read so far."""
         with self._lock:
-            return np.unique(np.array(self._labels, np.int64)).tolist()
+            return sorted(self._classes)
 
     def sizes(self) -> list[int]:
         """Return the numbers of the ranges of sizes that were read so far."""
-        return np.unique(self._sizes[: self.known]).tolist()
+        return [int(size) for size in np.flatnonzero(np.bincount(self._sizes[: self.known]))]
 
     def find(self, query: RecordQuery, findings: Mapping[int, tuple[int, ...]]) -> NDArray[np.int64]:
         """Return the numbers of the records that fit, in order; of those read so far if it compares columns.

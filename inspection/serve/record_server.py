@@ -58,7 +58,7 @@ class RecordServer(socketserver.ThreadingTCPServer):
                 f"--port {port}: cannot be used: {error.strerror or error}; leave --port away to take a free one"
             ) from error
         self.hosts = {f"{name}:{self.server_address[1]}" for name in (_HOST, "localhost")}
-        self._stop = threading.Event()
+        self._stop, self._is_reading = threading.Event(), threading.Event()
         self._reader = threading.Thread(target=served.prepare, args=(self._stop,), daemon=True)
 
     @property
@@ -69,10 +69,16 @@ class RecordServer(socketserver.ThreadingTCPServer):
     def serve_forever(self, poll_interval: float = 0.5) -> None:
         """Read what is searched in a thread, and answer requests until `shutdown`."""
         self._reader.start()
+        self._is_reading.set()
         try:
             super().serve_forever(poll_interval)
         finally:
             self._stop.set()
+
+    def wait_until_read(self) -> None:
+        """Return when all records were read and reviewed; `serve_forever` must run in another thread."""
+        self._is_reading.wait()
+        self._reader.join()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Print nothing about a client that closed its connection."""

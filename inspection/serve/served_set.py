@@ -42,9 +42,11 @@ _PAUSE_S = 0.05
 _LONGEST_TEXT = 200
 _MAX_SUSPECTS = 20
 _LARGEST_NUMBER = 10**9
-_TRANSPARENT = base64.b64decode(
+_TRANSPARENT = (
+    "data:image/png;base64,"
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAQAAAC1HAwCAAAAC0lEQVR42mNkYAAAAAYAAjCB0C8AAAAASUVORK5CYII="
 )
+"""Picture of a record without classes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -215,9 +217,7 @@ class ServedSet:
             HalofeedError: the record is not what was written.
         """
         picture = self._small(number)
-        uri = picture and (picture.mask if mask else picture.uri)
-        if not uri:
-            return "image/png", _TRANSPARENT
+        uri = (picture and (picture.mask if mask else picture.uri)) or _TRANSPARENT
         kind, _, data = uri.removeprefix("data:").partition(";base64,")
         return kind, base64.b64decode(data)
 

@@ -147,7 +147,7 @@ class DocumentFormat:
     keeps: tuple[str, ...] = ()
 
 
-Entry = tuple[str, FilePicture]
+DocumentEntry = tuple[str, FilePicture]
 """A file and one of its pictures."""
 
 
@@ -209,7 +209,7 @@ def no_entries_error(
 
 def _list_entries(
     form: DocumentFormat,
-    entries: Sequence[Entry],
+    entries: Sequence[DocumentEntry],
     index: ImageIndex,
     options: LayoutOptions,
     where: str,
@@ -247,14 +247,14 @@ def _resolve(
 
 def read_documents(
     form: DocumentFormat, annotations: SourceFiles, annotation_file: str | None, options: LayoutOptions
-) -> tuple[list[Entry], list[SourceExample], list[DocumentContent]]:
+) -> tuple[list[DocumentEntry], list[SourceExample], list[DocumentContent]]:
     """Return the pictures of all files, an example for each damaged file, and the contents of the others."""
     read = form.read if form.read_with is None else form.read_with(annotations, options)
     if annotation_file is not None:  # the user's word counts more than an extension
         paths = [annotation_file]
     else:
         paths = [path for path in annotations.sizes() if path.lower().endswith(form.extensions)]
-    entries: list[Entry] = []
+    entries: list[DocumentEntry] = []
     faulty: list[SourceExample] = []
     contents: list[DocumentContent] = []
     for path in paths:
@@ -279,7 +279,7 @@ def _read_file(form: DocumentFormat, read: Read, annotations: SourceFiles, path:
 
 def _with_images(
     form: DocumentFormat,
-    entries: Sequence[Entry],
+    entries: Sequence[DocumentEntry],
     index: ImageIndex,
     options: LayoutOptions,
     *,
@@ -299,7 +299,7 @@ def _with_images(
 
 
 def find_images(
-    form: DocumentFormat, entries: Sequence[Entry], index: ImageIndex, options: LayoutOptions
+    form: DocumentFormat, entries: Sequence[DocumentEntry], index: ImageIndex, options: LayoutOptions
 ) -> Iterator[tuple[str, SourceExample, FilePicture]]:
     """Yield the annotation file and the example of each picture, with the image that it names, and the picture."""
     stems: dict[str, list[str]] = {}
@@ -326,7 +326,7 @@ def find_images(
 
 
 def _videos(
-    entries: Sequence[Entry], found: Mapping[int, ImageMatch | SourceError], index: ImageIndex
+    entries: Sequence[DocumentEntry], found: Mapping[int, ImageMatch | SourceError], index: ImageIndex
 ) -> Mapping[tuple[str, str], ImageMatch | SourceError]:
     """Return the videos of frames without a file, by the annotation file and the name that it writes."""
     folders = {
@@ -396,7 +396,7 @@ def _notes(
     return tuple(filter(None, (*picture.notes, *picture.late_notes(), image.note, unusual)))
 
 
-def _query(entry: Entry, stems: Mapping[str, Sequence[str]]) -> ImageQuery:
+def _query(entry: DocumentEntry, stems: Mapping[str, Sequence[str]]) -> ImageQuery:
     """Return where the picture of an entry may be: in the folders that it names, beside its file, or in `images`."""
     file, picture = entry
     folder = posixpath.dirname(file)
@@ -419,7 +419,7 @@ def _query(entry: Entry, stems: Mapping[str, Sequence[str]]) -> ImageQuery:
 
 
 def _with_objects(
-    example: SourceExample, form: DocumentFormat, entry: Entry, options: LayoutOptions
+    example: SourceExample, form: DocumentFormat, entry: DocumentEntry, options: LayoutOptions
 ) -> SourceExample:
     """Return the example with the boxes of its objects."""
     file, picture = entry

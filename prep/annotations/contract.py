@@ -224,6 +224,8 @@ class Layout:
         takes_volumes: whether its images for segmentation can be volumes.
         takes_scan_boxes: whether its boxes are in volumes; those of other layouts are in pictures.
         has_containers: whether it reads container files, whose class numbers --label-map may name.
+        has_own_files: whether its files belong to no other layout, as those of annotation tools, so that each error of
+            another layout names them.
         in_parts: functions that list it in parts, with the same examples as `list_references`.
     """
 
@@ -251,6 +253,7 @@ class Layout:
     takes_volumes: bool = True
     takes_scan_boxes: bool = False
     has_containers: bool = False
+    has_own_files: bool = False
     in_parts: PartwiseListing | None = None
 
     def check(self, *, task: str | None, masks: bool = False, keep: Sequence[str] = ()) -> None:

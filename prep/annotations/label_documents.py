@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from halofeed.prep.annotations.annotation_tools import (
+    DocumentEntry,
     DocumentFormat,
-    Entry,
     FilePicture,
     find_images,
     list_documents,
@@ -134,7 +134,7 @@ def _names_of(rows: Sequence[ClassRow]) -> dict[int, str]:
 
 
 def _with_labels(
-    form: DocumentFormat, entries: Sequence[Entry], index: ImageIndex, options: LayoutOptions
+    form: DocumentFormat, entries: Sequence[DocumentEntry], index: ImageIndex, options: LayoutOptions
 ) -> list[SourceExample]:
     """Return the example of each entry with its label."""
     found = list(find_images(form, entries, index, options))

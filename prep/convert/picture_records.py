@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any
@@ -36,6 +36,7 @@ from halofeed.prep.formats.picture.image import (
     NARROW_VALUES,
     OVERLAYS_LEFT_OUT,
     SEVERAL_VIEWS,
+    PictureFile,
 )
 from halofeed.prep.formats.picture.jpeg import without_metadata
 from halofeed.prep.geometry.resize import ResizePlan, displayed_size, resizer, stored_to_file
@@ -57,10 +58,8 @@ from halofeed.system.memory import ReserveMemory
 
 BOX_BYTES = 2048
 """Bytes of an object with its features."""
-_WARNINGS = (
-    *(FEWER_BITS, GRAY_BANDS, MORE_BANDS),
-    *(BURNED_IN_TEXT, OVERLAYS_LEFT_OUT, SEVERAL_VIEWS, IGNORED_WINDOWS, NARROW_VALUES),
-)
+DICOM_WARNINGS = (BURNED_IN_TEXT, OVERLAYS_LEFT_OUT, SEVERAL_VIEWS, IGNORED_WINDOWS, NARROW_VALUES)
+_WARNINGS = (FEWER_BITS, GRAY_BANDS, MORE_BANDS, *DICOM_WARNINGS)
 """Notes of decoders about guesses, which are printed as warnings."""
 _ENCODED = {"raw": 0.0, "packed": 1.0, "yuv420": 1.5, "jpeg": 2.0, "png": 2.7}
 _ENCODED_LABEL = {"raw": 0, "packed": 1, "yuv420": 1, "jpeg": 3, "png": 3}
@@ -135,6 +134,15 @@ def with_frame(
     return FrameFiles(files, reference, FrameOptions(picture=picture, incomplete="keep", reserve=reserve))
 
 
+def frame_in_file(reference: SourceExample, files: SourceFiles) -> PictureFile | None:
+    """Return the frame of a DICOM file that is a picture of its own; None where the complete file has to be read."""
+    if reference.frame is None:
+        return None
+    from halofeed.prep.formats.picture.dicom_picture import frame_of_file  # takes 0.2 s
+
+    return frame_of_file(files, reference.source, reference.frame)
+
+
 @dataclass(frozen=True, kw_only=True)
 class PictureConverter:
     """Converter of references and bytes into records, for one recipe and one label map."""
@@ -160,7 +168,8 @@ class PictureConverter:
         reference = with_drawn_boxes(reference, files, self.recipe, reserve)
         label, notes, classes = read_picture_labels(self.recipe, self.labels, reference, files, reserve)
         reference = dataclasses.replace(reference, notes=(*reference.notes, *notes))
-        return (self.convert(reference, files.read(reference.source), label, reserve, classes),)
+        picture = frame_in_file(reference, files) or files.read(reference.source)
+        return (self.convert(reference, picture, label, reserve, classes),)
 
     def needed_size(self, height: int, width: int) -> tuple[int, int]:
         """Return the minimum size for decoding a picture of this displayed size: twice the size after resizing.
@@ -174,7 +183,7 @@ class PictureConverter:
     def convert(
         self,
         reference: SourceExample,
-        data: bytes,
+        data: bytes | PictureFile,
         label: NDArray[Any] | None = None,
         reserve: ReserveMemory | None = None,
         classes: Collection[int] = (),
@@ -182,6 +191,7 @@ class PictureConverter:
         """Return the record of one source.
 
         Args:
+            data: bytes of its file, or the frame that is read from it.
             label: class indices from its label images, if there are any.
             reserve: called with the number of bytes before pixels are decoded; default: the recipe's limit.
             classes: class ids that occur in its label images.
@@ -194,10 +204,11 @@ class PictureConverter:
         scaled = recipe.interpolation == SCALED_DECODE_KERNEL and recipe.dtype == "uint8"
         needed = self.needed_size if scaled else None
         label_bytes = 0 if label is None else label.nbytes
+        file_bytes = len(data) if isinstance(data, bytes) else data.byte_count
 
         def reserve_decoding(footprint: Footprint) -> None:
             plan = plan_of(recipe, footprint.displayed_size)
-            reserve_bytes(picture_bytes(recipe, reference, len(data), label_bytes, footprint, plan))
+            reserve_bytes(picture_bytes(recipe, reference, file_bytes, label_bytes, footprint, plan))
 
         ledger = LedgerCounter()
 
@@ -219,7 +230,8 @@ class PictureConverter:
         signature = sign_picture(shown, reference.origin, reference.group)
         image = dataclasses.replace(image, pixels=image.pixels[:0].copy())  # frees the pixels
         # Encoding a JPEG again would lose a little of it.
-        encoded = without_metadata(data) if keeps_file else _encode(recipe, pixels)
+        kept = data if keeps_file and isinstance(data, bytes) else None
+        encoded = _encode(recipe, pixels) if kept is None else without_metadata(kept)
         features: dict[str, Value] = {
             keys.ENCODED: encoded,
             keys.FORMAT: recipe.encoding.encode(),
@@ -242,7 +254,7 @@ class PictureConverter:
             notes=tuple(note for note in image.notes if note not in _WARNINGS),
             warnings=(*reference.notes, *_picture_warnings(image, warning if reference.boxes else None)),
             ledger=ledger,
-            stated=tuple(name for name, field in STATED_FIELDS.items() if field.keys[0] in features),
+            stated=stated_fields_of(features),
         )
         picture = AnnotatedPicture(
             recipe=recipe,
@@ -319,6 +331,11 @@ def size_features(plan: ResizePlan, orientation: int = 1) -> dict[str, Value]:
         keys.SOURCE_WIDTH: np.array([source_width]),
         keys.TRANSFORM: stored_to_file(plan, orientation),
     }
+
+
+def stated_fields_of(features: Mapping[str, Value]) -> tuple[str, ...]:
+    """Return the names of the fields of `STATED_FIELDS` that a record has."""
+    return tuple(name for name, field in STATED_FIELDS.items() if field.keys[0] in features)
 
 
 def stated_features(image: DecodedImage, plan: ResizePlan) -> dict[str, Value]:

@@ -67,7 +67,8 @@ def _with_layout_hints(layout: Layout) -> Layout:
             examples = layout.list_references(annotations, images, annotation_file, options)
             return (yield from as_listing(examples))
         except AnnotationsError as error:
-            raise add_hint(error, annotations, layout.name, annotation_file) from error
+            own = [one.name for one in LAYOUTS.values() if one.has_own_files]
+            raise add_hint(error, annotations, layout.name, annotation_file, own) from error
 
     return replace(layout, list_references=list_references)
 
@@ -88,6 +89,7 @@ def _of_documents(form: DocumentFormat) -> Layout:
         has_masks=form.has_masks,
         keeps=form.keeps,
         takes_volumes=not has_labels,
+        has_own_files=True,
     )
 
 
@@ -192,6 +194,7 @@ LAYOUTS: dict[str, Layout] = {
             label_values=cityscapes.label_values,
             ignored_values=cityscapes.ignored_values,
             takes_volumes=False,
+            has_own_files=True,
             has_masks=True,
             keeps=("corners",),
         ),

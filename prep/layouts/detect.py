@@ -11,6 +11,7 @@ from itertools import pairwise
 from posixpath import basename, splitext
 
 from halofeed.prep.annotations.advice import Suggestion, advise, option_values, suggest
+from halofeed.prep.annotations.class_marks import OptionsNeededError
 from halofeed.prep.annotations.contract import LayoutOptions, grouped, is_split_name
 from halofeed.prep.annotations.dicom_evidence import holds_pictures, one_patient_each
 from halofeed.prep.annotations.layout_hints import Hint, read_heads
@@ -196,22 +197,10 @@ def _try_folder(source: _Source, folder: str) -> tuple[str, str] | None:
 
 def _by_content(hints: Sequence[Hint], source: _Source) -> DetectedLayout | None:
     """Return the layout that the contents of files show; None if they show none or leave a choice."""
-    certain = {hint.layouts[0]: hint for hint in reversed(hints) if len(hint.layouts) == 1}
-    # A table beside the files of a tool is usually made from them.
-    certain = {name: hint for name, hint in certain.items() if name not in _TABLES} or certain
-    # A description in Croissant is often beside the files that it describes.
-    if len(certain) > 1:
-        certain.pop("croissant", None)
-    beneath = {_SCANS_OF[name] for name in certain if name in _SCANS_OF}
-    certain = {name: hint for name, hint in certain.items() if name not in beneath}
+    certain = _certain_layouts(hints)
     # One folder with the exports of two tools: either would be a guess.
     if len(certain) > 1:
-        apart = suggest_folders(source.images, partial(_try_folder, source)) if _is_one_folder(source) else ()
-        by_folders = f"; or convert each folder by itself: {advise(apart, '')}" if apart else ""
-        raise AnnotationsError(
-            f"{source.annotations.root}: files of several layouts: "
-            f"{'; '.join(hint.what for hint in certain.values())}. Choose {_choices(certain)}{by_folders}"
-        )
+        raise _several_layouts(certain, source)
     if not certain:
         return None
     ((name, hint),) = certain.items()
@@ -219,6 +208,28 @@ def _by_content(hints: Sequence[Hint], source: _Source) -> DetectedLayout | None
     other = next(tables, None)
     beside = f"; {other.what} too: --layout {other.layouts[0]} reads that" if other else ""
     return DetectedLayout(name=name, reason=f"{hint.what}{beside}")
+
+
+def _certain_layouts(hints: Sequence[Hint]) -> dict[str, Hint]:
+    """Return the first hint of each layout that the content of a file shows, without those that others include."""
+    certain = {hint.layouts[0]: hint for hint in reversed(hints) if len(hint.layouts) == 1}
+    # A table beside the files of a tool is usually made from them.
+    certain = {name: hint for name, hint in certain.items() if name not in _TABLES} or certain
+    # A description in Croissant is often beside the files that it describes.
+    if len(certain) > 1:
+        certain.pop("croissant", None)
+    beneath = {_SCANS_OF[name] for name in certain if name in _SCANS_OF}
+    return {name: hint for name, hint in certain.items() if name not in beneath}
+
+
+def _several_layouts(certain: Mapping[str, Hint], source: _Source) -> AnnotationsError:
+    """Return the error of a source with files of several layouts, with the command for each folder that has one."""
+    apart = suggest_folders(source.images, partial(_try_folder, source)) if _is_one_folder(source) else ()
+    by_folders = f"; or convert each folder by itself: {advise(apart, '')}" if apart else ""
+    found = "; ".join(hint.what for hint in certain.values())
+    return AnnotationsError(
+        f"{source.annotations.root}: files of several layouts: {found}. Choose {_choices(certain)}{by_folders}"
+    )
 
 
 def _metadata_layout(annotations: SourceFiles) -> tuple[str, ...]:
@@ -263,11 +274,19 @@ def _by_listing(source: _Source, candidates: Sequence[str], hints: Sequence[Hint
 
 @dataclass(frozen=True, kw_only=True)
 class _Trial:
-    """Result of listing a source by a layout, with the reason why it fits or not."""
+    """Result of listing a source by a layout, with the reason why it fits or not.
+
+    Args:
+        name: name of the layout.
+        fits: whether it fits.
+        reason: why, in words.
+        needs_options: whether it fits with the options that the reason names.
+    """
 
     name: str
     fits: bool
     reason: str
+    needs_options: bool = False
 
 
 def _try_layout(source: _Source, name: str) -> _Trial:
@@ -277,7 +296,11 @@ def _try_layout(source: _Source, name: str) -> _Trial:
         listed = source.list_by(name, options)
     except (AnnotationsError, UsageError) as error:
         why = error.brief if isinstance(error, LayoutError) else str(error)
-        return _Trial(name=name, fits=False, reason=why.removeprefix(f"{source.annotations.root}: "))
+        reason = why.removeprefix(f"{source.annotations.root}: ")
+        needs_options = isinstance(error, OptionsNeededError) or isinstance(
+            error.__cause__, OptionsNeededError
+        )
+        return _Trial(name=name, fits=False, reason=reason, needs_options=needs_options)
     good = [one for one in listed if one.problem is None]
     if name == "folders" and (doubt := _doubt_folders(source, good, options)) is not None:
         return _Trial(name=name, fits=False, reason=doubt)
@@ -322,6 +345,8 @@ def _no_layout_message(
     # A table that names pictures may lack one word, which its layout's own message tells.
     if not tables and shown:
         trials = [*_try_tables(source, {trial.name for trial in trials}), *trials]
+    if asked := next((trial for trial in trials if trial.needs_options), None):
+        return f"{root}: {asked.reason}"
     lines = [f"  {trial.name}: {trial.reason}" for trial in trials if not trial.fits]
     for text in [f"; {hint}" for hint in (*hints, shown) if hint]:  # once is enough
         lines = [line.replace(text, "") for line in lines]

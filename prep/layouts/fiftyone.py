@@ -25,7 +25,7 @@ from halofeed.prep.annotations.written_boxes import (
     unite_parts,
 )
 from halofeed.prep.layouts.fiftyone_masks import (
-    Export,
+    FiftyOneExport,
     label_rows,
     mask_files,
     mask_of_object,
@@ -69,7 +69,7 @@ class _Object:
 
     written: Any
     size: tuple[Any, Any]
-    export: Export
+    export: FiftyOneExport
     points: list[Point] | None = None
     names: PointNames = _NO_NAMES
 
@@ -81,10 +81,10 @@ def _read_with(files: SourceFiles, options: LayoutOptions) -> Read:
         document = as_mapping(parse_json_document(data))
         labels, samples = document.get("labels"), document.get("samples")
         if isinstance(labels, dict) and "classes" in document:
-            return _read_labels(document["classes"], labels, Export.of(files, path))
+            return _read_labels(document["classes"], labels, FiftyOneExport.of(files, path))
         if isinstance(samples, list) and any("filepath" in as_mapping(one) for one in samples):
             found = [as_mapping(one) for one in samples]
-            export = Export.of(files, path)
+            export = FiftyOneExport.of(files, path)
             if options.wants_label_images:
                 return _read_segmentations(found, export, path)
             return _read_samples(found, export, options)
@@ -96,13 +96,13 @@ def _read_with(files: SourceFiles, options: LayoutOptions) -> Read:
 # labels.json: classes, and the labels of each picture by its name without an extension --------------------
 
 
-def _read_labels(classes: Any, labels: Mapping[str, Any], export: Export) -> DocumentContent:
+def _read_labels(classes: Any, labels: Mapping[str, Any], export: FiftyOneExport) -> DocumentContent:
     names = [str(name) for name in classes] if isinstance(classes, list) else []
     pictures = [_labelled_picture(key, target, names, export) for key, target in labels.items()]
     return DocumentContent(pictures=pictures, classes=names)
 
 
-def _labelled_picture(key: str, target: Any, names: Sequence[str], export: Export) -> FilePicture:
+def _labelled_picture(key: str, target: Any, names: Sequence[str], export: FiftyOneExport) -> FilePicture:
     is_name = is_image_name(key)
     picture = FilePicture(name=key if is_name else "", stem="" if is_name else key, folders=("data",))
     # FiftyOne writes null for a sample without labels, and [] for one without objects.
@@ -132,7 +132,7 @@ def _with_name(entry: Any, names: Sequence[str]) -> dict[str, Any]:
 
 
 def _read_samples(
-    samples: Sequence[Mapping[str, Any]], export: Export, options: LayoutOptions
+    samples: Sequence[Mapping[str, Any]], export: FiftyOneExport, options: LayoutOptions
 ) -> DocumentContent:
     fields = _Fields(samples)
     points = PointField()
@@ -149,7 +149,9 @@ def _read_samples(
     return DocumentContent(pictures=pictures)
 
 
-def _read_segmentations(samples: Sequence[Mapping[str, Any]], export: Export, path: str) -> DocumentContent:
+def _read_segmentations(
+    samples: Sequence[Mapping[str, Any]], export: FiftyOneExport, path: str
+) -> DocumentContent:
     """Return the pictures with their label images; raise SourceError if several fields hold some."""
     fields = {
         name: None
@@ -254,7 +256,7 @@ def _entries(value: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def _picture_of(
-    sample: Mapping[str, Any], place: int, fields: _Fields, points: PointField, export: Export
+    sample: Mapping[str, Any], place: int, fields: _Fields, points: PointField, export: FiftyOneExport
 ) -> FilePicture:
     picture = _bare_picture(sample, f"sample {place}")
     written, fault = _objects_of(sample, picture.name or f"sample {place}", fields, points)

@@ -32,7 +32,7 @@ _NO_SIZE = "call dataset.compute_metadata() before the export, which writes the 
 
 
 @dataclass(frozen=True, kw_only=True)
-class Export:
+class FiftyOneExport:
     """Files of an export, and what it says of its fields.
 
     Args:
@@ -46,7 +46,7 @@ class Export:
     described: Mapping[str, Any]
 
     @classmethod
-    def of(cls, files: SourceFiles, path: str) -> Export:
+    def of(cls, files: SourceFiles, path: str) -> FiftyOneExport:
         """Return the export of a JSON file; raise SourceError if its metadata.json is damaged."""
         folder = posixpath.dirname(path)
         metadata = posixpath.join(folder, _METADATA)
@@ -76,7 +76,7 @@ class Export:
         return None
 
 
-def mask_files(sample: Mapping[str, Any], export: Export) -> tuple[str, ...]:
+def mask_files(sample: Mapping[str, Any], export: FiftyOneExport) -> tuple[str, ...]:
     """Return the files of masks and heat maps of a sample, which are no pictures of the data set."""
     written = [
         one.get(key)
@@ -88,7 +88,7 @@ def mask_files(sample: Mapping[str, Any], export: Export) -> tuple[str, ...]:
     return tuple(path for path in found if path is not None)
 
 
-def label_rows(export: Export, field: str, place: str) -> Iterator[ClassRow]:
+def label_rows(export: FiftyOneExport, field: str, place: str) -> Iterator[ClassRow]:
     """Yield the classes of the values or colors of a field of segmentations, as mask_targets names them."""
     for key, name in as_mapping(export.stated("mask_targets", "default_mask_targets", field)).items():
         if key.isdecimal() and len(key) < len(str(1 << 31)):
@@ -125,7 +125,11 @@ def runs_of_segmentation(
 
 
 def mask_of_object(
-    written: Mapping[str, Any], sides: Sequence[float], size: tuple[Any, Any], export: Export, what: str
+    written: Mapping[str, Any],
+    sides: Sequence[float],
+    size: tuple[Any, Any],
+    export: FiftyOneExport,
+    what: str,
 ) -> dict[str, Any]:
     """Return the mask of an object as run lengths of the picture; raise SourceError if there is none.
 
@@ -159,7 +163,7 @@ def mask_of_object(
     return encode_run_lengths(drawn)
 
 
-def _pixels_of(written: Mapping[str, Any], export: Export, what: str) -> Any:
+def _pixels_of(written: Mapping[str, Any], export: FiftyOneExport, what: str) -> Any:
     """Return the mask of an object, uint8 [row, column], 0 or 1."""
     from halofeed.prep.annotations.drawn_objects import read_drawing
 

@@ -9,14 +9,14 @@ from typing import Any
 
 from halofeed.prep.annotations.documents import as_list, as_mapping
 from halofeed.prep.annotations.named_points import PointNames
-from halofeed.prep.layouts.fiftyone_masks import Export
+from halofeed.prep.layouts.fiftyone_masks import FiftyOneExport
 from halofeed.system.errors import SourceError
 
 _KEYPOINTS, _KEYPOINT = "Keypoints", "Keypoint"
 BY_ORDER = "keypoints of FiftyOne belong to the objects in their order"
 _VISIBLE = 2
 
-Sample = Mapping[str, Any]
+_Sample = Mapping[str, Any]
 Point = tuple[Any, Any, int]
 
 
@@ -38,7 +38,7 @@ class PointField:
 
     @classmethod
     def of(
-        cls, samples: Sequence[Sample], objects: Mapping[int, Sequence[Sample]], export: Export
+        cls, samples: Sequence[_Sample], objects: Mapping[int, Sequence[_Sample]], export: FiftyOneExport
     ) -> PointField:
         """Return the field of keypoints of samples.
 
@@ -74,7 +74,7 @@ class PointField:
         )
         return cls(name=name, others=tuple(others), names=names, is_ordered=is_ordered)
 
-    def of_objects(self, sample: Sample, objects: Sequence[Sample]) -> list[list[Point] | None]:
+    def of_objects(self, sample: _Sample, objects: Sequence[_Sample]) -> list[list[Point] | None]:
         """Return the points of each object of a sample; None for one without.
 
         Raises:
@@ -95,7 +95,7 @@ class PointField:
         return [None if one is None else points_of_label(one) for one in own]
 
 
-def keypoints_of_sample(sample: Sample, name: str) -> list[Sample]:
+def keypoints_of_sample(sample: _Sample, name: str) -> list[_Sample]:
     """Return the keypoints of a field of a sample, each of one object."""
     value = as_mapping(sample.get(name))
     if value.get("_cls") == _KEYPOINT:
@@ -103,14 +103,14 @@ def keypoints_of_sample(sample: Sample, name: str) -> list[Sample]:
     return [as_mapping(one) for one in as_list(value.get("keypoints"))]
 
 
-def _instance(one: Sample) -> str | None:
+def _instance(one: _Sample) -> str | None:
     """Return the id that a detection and its keypoints share (`fiftyone.Instance`); None without one."""
     identity = as_mapping(one.get("instance")).get("_id")
     identity = as_mapping(identity).get("$oid", identity)
     return identity if isinstance(identity, str) else None
 
 
-def points_of_label(one: Sample) -> list[Point]:
+def points_of_label(one: _Sample) -> list[Point]:
     """Return x, y and COCO's visibility of each point; FiftyOne writes NaN for a point that nobody labeled.
 
     >>> points_of_label({"points": [[0.5, 0.25], [float("nan"), float("nan")], [{"$numberDouble": "NaN"}, None]]})

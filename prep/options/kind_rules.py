@@ -16,7 +16,7 @@ from halofeed.prep.options.tiles import cuts_pictures, tile_overlap_of
 from halofeed.prep.options.volumes import INTERPOLATIONS, default_dtype
 from halofeed.prep.sources.dicom_names import PictureNames
 from halofeed.prep.sources.example import FileSelection, with_data_files
-from halofeed.prep.sources.file_names import is_scan_name, is_still_name
+from halofeed.prep.sources.file_names import is_dicom_name, is_scan_name, is_still_name
 from halofeed.prep.sources.files import SourceFiles
 from halofeed.prep.voxels.intensity import STORES, IntensityPlan
 from halofeed.schemas.encodings import ENCODINGS
@@ -284,7 +284,7 @@ def _select_pictures(recipe: RecipeOptions, files: SourceFiles) -> FileSelection
     slides = SlideIndex(files)
 
     def is_slide(path: str) -> bool:
-        return path.lower().endswith(".dcm") and path in slides
+        return is_dicom_name(path) and path in slides
 
     return FileSelection(
         files=files,

@@ -130,6 +130,8 @@ class SourceExample:
             too, None means an example for prediction only.
         more_masks: segmentation: further label files of the same image, to be merged with `mask`.
         class_masks: segmentation: (class name, file) if each class has its own mask.
+        mask_readers: segmentation: (path of a label file, reader who drew it) where the paths name readers; the files
+            of one reader are one reading of the scan.
         class_runs: segmentation: (class name, run lengths in COCO's form) of each mask that the annotations hold; a
             class may have several. () if the picture shows no class, and None if it has no such annotation.
         segments: segmentation: (id, value of its class) of each segment of `mask`, a picture whose colors are the ids
@@ -171,6 +173,7 @@ class SourceExample:
     mask: str | None = None
     more_masks: tuple[str, ...] = ()
     class_masks: tuple[tuple[str, str], ...] = ()
+    mask_readers: tuple[tuple[str, str], ...] = ()
     class_runs: tuple[tuple[str, Any], ...] | None = None
     segments: tuple[tuple[int, int], ...] = ()
     members: tuple[str, ...] = ()

@@ -69,7 +69,6 @@ def two_rows(root: Path) -> list[object]:
     return ["--layout", "csv", "--source", root / "t.csv", *SIZE, "--class-overlap", "last"]
 
 
-@preparing
 def two_classes(root: Path) -> list[object]:
     """Class folders, and a column of a table that is not there."""
     draw(root, "hat/a.png", "coat/b.png")
@@ -106,6 +105,10 @@ ADVICE: dict[str, Advice] = {
     "columns that may be several classes": refused(
         table(["filename,age,hat,coat", "a.png,3,1,1", "b.png,4,0,1"]),
         "if these are the classes: (--column label=hat,label=coat) (--several-classes keep)",
+    ),
+    "columns that may be several classes, with marks of two meanings": refused(
+        table(["filename,age,hat,coat", "a.png,3,1,1", "b.png,4,-1,0"]),
+        "if these are the classes: (--column label=hat,label=coat) (--several-classes keep) (--class-marks no=-1);",
     ),
     "marks of two meanings": refused(
         table(["filename,hat,coat", "a.png,1,", "b.png,0,1"]),

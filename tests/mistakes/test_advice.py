@@ -429,6 +429,13 @@ EXCEPTIONS: dict[str, str] = {
         ),
         "tests/inspection/test_subset.py or test_compare_versions.py types it",
     ),
+    **dict.fromkeys(
+        (
+            "halofeed/cli.py: --split and --checkpoint: are of the predictions of a run; add --run RUN",
+            "halofeed/training.py: halofeed review: {}: the run was trained on these labels and may repeat",
+        ),
+        "tests/inspection/test_label_faults.py trains these runs and types it",
+    ),
     "loader/contact_sheet.py: --k:{};--on:#000": "These are two colors of a style sheet, and no options.",
 }
 """Texts whose suggestion is not typed here, each with the reason."""

@@ -122,6 +122,19 @@ def test_spacing_without_text_is_read_from_caches_and_equal(folders):
         np.testing.assert_array_equal(loader.batch(step)["spacing_mm"], slow.batch(step)["spacing_mm"])
 
 
+def test_single_records_and_records_in_memory_have_the_same_spacing(folders):
+    include = ["spacing_mm", "transform", "key"]
+    plain = Loader(folders["padded"], batch_size=4, training=False, include=include)
+    in_memory = Loader(folders["padded"], batch_size=4, training=False, include=include, cache="memory")
+    for row in range(4):
+        one = plain.records[row]
+        np.testing.assert_allclose(
+            one["spacing_mm"], expected_spacing(one["key"], one["transform"]), rtol=1e-5
+        )
+    for _ in range(2):
+        np.testing.assert_array_equal(in_memory.batch(0)["spacing_mm"], plain.batch(0)["spacing_mm"])
+
+
 def test_words_are_text_and_empty_where_the_file_states_none(folders):
     loader = Loader(folders["padded"], batch_size=4, include=["laterality", "view", "key"])
     batch = loader.batch(0)
@@ -146,6 +159,8 @@ def test_augmentations_do_not_depend_on_whether_the_spacing_is_loaded(folders):
 
 def test_streams_and_meshes_give_the_same_spacing(folders):
     tf = pytest.importorskip("tensorflow", reason="TensorFlow is not installed")
+    import jax
+
     from halofeed.schemas.partition import Partition
     from halofeed.trainer.mesh import make_mesh
 
@@ -156,7 +171,7 @@ def test_streams_and_meshes_give_the_same_spacing(folders):
     for ours, element in zip(expected, stream.take(2).as_numpy_iterator(), strict=True):
         np.testing.assert_array_equal(element["spacing_mm"], ours)
     partition = Partition(cores_per_replica=1, dims={"image": (1, 1, 1, 1)})
-    on_mesh = Loader(folders["stretched"], **options).on_mesh(make_mesh(1), partition)
+    on_mesh = Loader(folders["stretched"], **options).on_mesh(make_mesh(1, devices=jax.devices()[:1]), partition)
     for ours, batch in zip(expected, on_mesh, strict=False):
         np.testing.assert_array_equal(np.asarray(batch["spacing_mm"]), ours)
 

@@ -135,17 +135,23 @@ def find_chromium() -> str:
     return found
 
 
-def run_probe(address: str, folder: Path) -> tuple[list[dict[str, Any]], str]:
-    """What the script of a page found, which leaves it in `document.body.dataset.found`, and the browser's log."""
+def load_in_browser(address: str, folder: Path) -> tuple[str, str]:
+    """The document of a page after its script ran, and the browser's log."""
     done = subprocess.run(
         [find_chromium(), "--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking",
          "--disable-component-update", "--disable-sync", "--no-first-run", f"--user-data-dir={folder / 'profile'}",
          "--window-size=1400,4000", "--enable-logging=stderr", "--v=0", "--dump-dom", address],
         capture_output=True, text=True, timeout=240, check=True,
     )  # fmt: skip
-    found = re.search(r'data-found="(.*?)"', done.stdout)
-    assert found, done.stdout[:500] + done.stderr[-2000:]
-    return json.loads(html.unescape(found[1])), done.stderr
+    return done.stdout, done.stderr
+
+
+def run_probe(address: str, folder: Path) -> tuple[list[dict[str, Any]], str]:
+    """What the script of a page found, which leaves it in `document.body.dataset.found`, and the browser's log."""
+    document, log = load_in_browser(address, folder)
+    found = re.search(r'data-found="(.*?)"', document)
+    assert found, document[:500] + log[-2000:]
+    return json.loads(html.unescape(found[1])), log
 
 
 def browse(page: str, folder: Path) -> tuple[list[dict[str, Any]], str]:

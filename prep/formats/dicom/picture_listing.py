@@ -18,6 +18,7 @@ from halofeed.prep.formats.dicom.picture_header import (
     read_picture_header,
 )
 from halofeed.prep.formats.dicom.picture_words import picture_words
+from halofeed.prep.formats.region.slide_headers import SLIDE_HEAD_BYTES, is_slide_head
 from halofeed.prep.formats.volume.reading_options import SeriesPolicy
 from halofeed.prep.sources.example import SourceExample
 from halofeed.prep.sources.file_names import extension_of, is_dicom_name
@@ -44,6 +45,7 @@ class PictureListing:
         window: choice of a window by the user, which needs DICOM pictures.
         divides: whether images are divided into splits by groups that nothing else names.
         warn: receives a sentence about pictures without a patient.
+        leaves_slides: whether whole-slide images, which tiles are cut from, stay as they are.
     """
 
     files: SourceFiles
@@ -51,6 +53,7 @@ class PictureListing:
     window: str | None = None
     divides: bool = False
     warn: Callable[[str], None] = lambda _: None
+    leaves_slides: bool = False
 
     def described(self, references: Iterable[SourceExample]) -> Iterator[SourceExample]:
         """Yield the references; those of DICOM pictures with the patient as their group, or with a problem.
@@ -70,9 +73,11 @@ class PictureListing:
                 described = threads.map(
                     lambda one, is_one: self._described(one) if is_one else one, some, is_dicom
                 )
-                for one, is_one in zip(described, is_dicom, strict=True):
-                    count += is_one
-                    patients += is_one and one.group is not None
+                for one, given, is_one in zip(described, some, is_dicom, strict=True):
+                    # A slide is returned as it was given.
+                    is_picture = is_one and one is not given
+                    count += is_picture
+                    patients += is_picture and one.group is not None
                     yield one
         if self.window is not None and not count:
             raise UsageError(
@@ -83,6 +88,9 @@ class PictureListing:
 
     def _described(self, reference: SourceExample) -> SourceExample:
         try:
+            # First, because the header of a slide may be longer than is read here.
+            if self.leaves_slides and is_slide_head(self.files.head(reference.source, SLIDE_HEAD_BYTES)):
+                return reference
             header = self._header(reference.source)
         except SourceError as error:
             return replace(reference, problem=error.args)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -237,6 +237,17 @@ class OpenedImage:
     frames: int = 1
     opened_for: Callable[[ReadOptions, int], OpenedImage] | None = None
     stated: StatedFacts = NOTHING_STATED
+
+
+class PictureFile(Protocol):
+    """Picture in a file that is not read completely."""
+
+    @property
+    def byte_count(self) -> int:
+        """Bytes that are read for it."""
+
+    def opened(self, options: ReadOptions) -> OpenedImage:
+        """Return the picture with these options, with pixels not decoded."""
 
 
 def decode_error(reason: str, detail: str = "") -> SourceError:

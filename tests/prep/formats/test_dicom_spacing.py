@@ -1,6 +1,7 @@
 """The spacing and the words of a DICOM picture come from whichever of its elements states them."""
 
 import io
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,9 +10,11 @@ import pytest
 from pydicom.dataset import Dataset
 from pydicom.uid import ImplicitVRLittleEndian, XRayAngiographicImageStorage
 
+from halofeed.prep.convert.picture_records import stated_features
 from halofeed.prep.formats.picture import ReadOptions, read_image
 from halofeed.prep.formats.picture.image import SPACING_AT_DETECTOR
 from halofeed.prep.formats.picture.picture_formats import open_picture
+from halofeed.prep.geometry.resize import ResizePlan
 from tests.support.dicom_writer import file_bytes, image_dataset, item
 
 HEIGHT, WIDTH = 20, 30
@@ -162,3 +165,11 @@ def test_words_are_those_of_the_standard(name):
     elements, expected = WORDS[name]
     image = read_image(file_bytes(picture(**elements)), ReadOptions(channels=1))
     assert dict(image.stated.words) == expected
+
+
+def test_an_orientation_exchanges_the_sides_and_a_resize_divides_them():
+    image = read_image(file_bytes(picture(PixelSpacing=[0.3, 0.25])), ReadOptions(channels=1))
+    turned = replace(image, orientation=6)
+    plan = ResizePlan(source_size=(WIDTH, HEIGHT), resized_size=(15, 40), output_size=(50, 60))
+    np.testing.assert_allclose(stated_features(image, plan)["image/spacing_mm"], (0.6, 0.125))
+    np.testing.assert_allclose(stated_features(turned, plan)["image/spacing_mm"], (0.5, 0.15))

@@ -40,7 +40,11 @@ IDLE += [
     ({"center": "label"}, {**LABELED, "depth": 4, "fit": "tiles"}, "--fit crop-or-pad"),
     ({"annotation_grid": "displayed"}, {"layout": "csv", "depth": 4}, "with --depth; leave one of them out"),
     ({"missing_classes": "empty"}, {"layout": "msd", "depth": 4}, "--layout class-masks, bids"),
-    ({"several_masks": "merge"}, {"layout": "msd", "depth": 4}, "--layout pairs, dicom, csv or jsonl"),
+    (
+        {"several_masks": "merge"},
+        {"layout": "msd", "depth": 4},
+        "--layout pairs, class-masks, dicom, csv or jsonl",
+    ),
     (
         {"image_pattern": "{id}.nii"},
         {**LABELED, "depth": 4},
