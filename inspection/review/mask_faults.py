@@ -164,7 +164,7 @@ def _row(record: int, identity: int, regions: Regions) -> _ClassRow:
         specks=len(specks),
         holes=len(holes),
         parts=len(own) - len(specks),
-        faces=tuple(regions.faces[own].any(0).tolist()),
+        faces=tuple(np.any(regions.faces[own], axis=0).tolist()),
         speck=speck,
         hole=hole,
     )
