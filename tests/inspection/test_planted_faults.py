@@ -103,12 +103,23 @@ def test_a_split_of_another_brightness_and_size_is_drift(tmp_path: Path) -> None
     assert "classes differ between splits" not in found
 
 
+def planted_and_found(*options: str) -> tuple[list[float], list[tuple[str, str]]]:
+    """Run the benchmark; return the recall of each kind, and the false alarms and clean files of each set."""
+    command = [sys.executable, str(BENCHMARK), *options]
+    text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    recall = re.findall(r"^\w+ +[a-z].* ([01]\.\d\d)$", text, re.M)
+    return list(map(float, recall)), re.findall(r"false alarms: (\d+) of (\d+)", text)
+
+
+def test_one_fault_of_each_kind_is_found_among_masks_and_scans() -> None:
+    recall, alarms = planted_and_found("--each", "1", "--clean", "60", "--sets", "masks", "scans")
+    assert recall == [1] * 14
+    assert alarms == [("0", "60")] * 2
+
+
 @pytest.mark.long
 def test_planted_faults_of_every_kind_are_found_with_few_false_alarms() -> None:
-    command = [sys.executable, str(BENCHMARK), "--each", "5", "--clean", "200"]
-    text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    recall = [float(figure) for figure in re.findall(r"^\w+ +[a-z].* ([01]\.\d\d)$", text, re.M)]
+    recall, alarms = planted_and_found("--each", "5", "--clean", "300")
     assert len(recall) == 29
     assert np.mean(recall) >= 0.95 and min(recall) >= 0.6
-    alarms = re.findall(r"false alarms: (\d+) of (\d+)", text)
     assert all(int(found) <= 0.02 * int(clean) for found, clean in alarms)
