@@ -15,11 +15,9 @@ from __future__ import annotations
 
 import argparse
 import json
-import resource
 import subprocess
 import sys
 import tempfile
-import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -416,7 +414,7 @@ SETS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Found:
-    """What was found in a drawn set.
+    """Result for a drawn set.
 
     Args:
         recall: share of the planted faults that were found, by kind.
@@ -499,6 +497,15 @@ usage = resource.getrusage(resource.RUSAGE_SELF)
 wall, cpu = time.perf_counter() - start, usage.ru_utime + usage.ru_stime
 print("\\n" + json.dumps({"found": found, "wall_s": wall, "cpu_s": cpu, "mib": usage.ru_maxrss / 1024}))
 """
+_REVIEW = """
+import json, resource, sys, time
+start = time.perf_counter()
+import halofeed
+halofeed.review(sys.argv[1])
+usage = resource.getrusage(resource.RUSAGE_SELF)
+wall, cpu = time.perf_counter() - start, usage.ru_utime + usage.ru_stime
+print(json.dumps({"wall_s": wall, "cpu_s": cpu, "mib": usage.ru_maxrss / 1024}))
+"""
 _THEIR_KINDS = {
     "dark picture": "dark",
     "bright picture": "light",
@@ -528,13 +535,13 @@ def compare(python: str, source: Path, converted: Path, planted: Mapping[str, Se
     print(
         f"CleanVision: {theirs['wall_s']:.1f} s, processor {theirs['cpu_s']:.1f} s, {theirs['mib']:.0f} MiB"
     )
-    before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
-    subprocess.run(
-        [sys.executable, "-m", "halofeed", "review", str(converted)], capture_output=True, check=True
+    run = subprocess.run(
+        [sys.executable, "-c", _REVIEW, str(converted)], capture_output=True, text=True, check=True
     )
-    after, wall = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter() - start
-    processor = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    print(f"halofeed review: {wall:.1f} s, processor {processor:.1f} s, after the conversion")
+    ours = json.loads(run.stdout)
+    print(
+        f"halofeed review: {ours['wall_s']:.1f} s, processor {ours['cpu_s']:.1f} s, {ours['mib']:.0f} MiB, converted before"
+    )
 
 
 def print_found(name: str, found: Found) -> None:
