@@ -539,9 +539,8 @@ def compare(python: str, source: Path, converted: Path, planted: Mapping[str, Se
         [sys.executable, "-c", _REVIEW, str(converted)], capture_output=True, text=True, check=True
     )
     ours = json.loads(run.stdout)
-    print(
-        f"halofeed review: {ours['wall_s']:.1f} s, processor {ours['cpu_s']:.1f} s, {ours['mib']:.0f} MiB, converted before"
-    )
+    figures = f"{ours['wall_s']:.1f} s, processor {ours['cpu_s']:.1f} s, {ours['mib']:.0f} MiB"
+    print(f"halofeed review: {figures}, after the conversion")
 
 
 def print_found(name: str, found: Found) -> None:

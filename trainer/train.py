@@ -30,13 +30,10 @@ from halofeed.trainer.checkpoint import DIGITS, Checkpoints, saved_steps
 from halofeed.trainer.compile_cache import cache_events
 from halofeed.trainer.config import TrainConfig
 from halofeed.trainer.data import TrainData
-from halofeed.trainer.detection.anchor_fit import anchor_warning
 from halofeed.trainer.distributed import agree_any, is_chief
 from halofeed.trainer.evaluate import ExampleCollector, Predictor, summary_lines
 from halofeed.trainer.initial_weights import Origin, check_other_folder, initial_weights
 from halofeed.trainer.log import RunLog
-from halofeed.trainer.models import model_named
-from halofeed.trainer.models.retinanet import FIRST_LEVEL
 from halofeed.trainer.platform import hide_accelerators_from_tensorflow
 from halofeed.trainer.record_metadata import SplitMetadata
 from halofeed.trainer.run_folder import (
@@ -144,7 +141,7 @@ def train(
             if batch is not None:
                 _check_batch(batch, config, data, setup)
                 if not start:
-                    _warn_of_other_anchors(batch, config, setup, progress)
+                    _warn_of_other_anchors(batch, setup, progress)
                 take_step = _compile(program, state, batch, progress, parameter_count)
                 # A signal during the compilation ends the process: there is no step to save.
                 stop.begin()
@@ -162,7 +159,8 @@ def train(
             progress.end()
             if step > start:
                 # A stopped run only saves: it may have little time left until it is killed.
-                metric = None if stop.signal is not None else evaluate(state, step, stop, last=True)
+                # All processes must agree, because those that evaluate would wait for one that does not.
+                metric = None if _agree_to_stop(stop) else evaluate(state, step, stop, last=True)
                 writer.save(step, state, metric, wait=True)
             if stop.signal is not None:
                 outlook = "; the same command resumes there" if writer.folder is not None else ""
@@ -553,12 +551,11 @@ def _check_batch(batch: DeviceBatch, config: TrainConfig, data: TrainData, setup
         )
 
 
-def _warn_of_other_anchors(
-    batch: DeviceBatch, config: TrainConfig, setup: TrainingSetup, progress: Progress
-) -> None:
-    if config.model != "retinanet" or not isinstance(setup.task, Detection):
+def _warn_of_other_anchors(batch: DeviceBatch, setup: TrainingSetup, progress: Progress) -> None:
+    """Print the model's warning about the sizes of the first boxes; a model without such a check prints none."""
+    warning_of = getattr(setup.abstract_model, "anchor_warning", None)
+    if warning_of is None or not isinstance(setup.task, Detection):
         return
-    options = model_named(config.model).options() | dict(config.model_options)
     arrays = {name: batch[name] for name in ("boxes", "num_boxes", "is_crowd")}
     # Each process holds its own rows.
     if jax.process_count() > 1:
@@ -567,14 +564,7 @@ def _warn_of_other_anchors(
     sizes = (boxes[..., 2:] - boxes[..., :2]) * batch["image"].shape[1:3]
     is_box = np.arange(boxes.shape[1]) < np.asarray(arrays["num_boxes"])[:, None]
     is_box &= ~np.asarray(arrays["is_crowd"], bool) & (sizes > 0).all(-1)
-    warning = anchor_warning(
-        sizes[is_box],
-        setup.task,
-        levels=(FIRST_LEVEL, options["last_level"]),
-        scale=options["anchor_scale"],
-        aspect_ratios=options["aspect_ratios"],
-        scales_per_octave=options["scales_per_octave"],
-    )
+    warning = warning_of(sizes[is_box], setup.task)
     if warning is not None:
         progress.say(warning)
 
@@ -584,6 +574,11 @@ def _asked_to_stop(stop: StopRequest, step: int) -> bool:
     # The agreement of all processes waits for the slowest one.
     if jax.process_count() > 1 and step % STOP_CHECK_STEPS:
         return False
+    return _agree_to_stop(stop)
+
+
+def _agree_to_stop(stop: StopRequest) -> bool:
+    """Return whether any process got a stop signal, the same in all of them; all processes must call it together."""
     if agree_any(stop.signal is not None):
         # -1: another process of the run got the signal.
         stop.signal = stop.signal or -1

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from halofeed.inspection.review.reviewed_set import ReviewedSet
 from halofeed.inspection.review.robust import distance_between, is_drift
-from halofeed.inspection.review.suspects import Place, Suspect, SuspectKind
+from halofeed.inspection.review.suspects import RecordPlace, Suspect, SuspectKind
 from halofeed.inspection.stored_records import text_of
 from halofeed.schemas import keys, measures
 
@@ -162,7 +162,7 @@ def _shares(
     yield Suspect(kind=kind, places=places, score=moved, words=words)
 
 
-def _first_place(reviewed: ReviewedSet, split: str) -> Place:
+def _first_place(reviewed: ReviewedSet, split: str) -> RecordPlace:
     return reviewed.place(int(_rows(reviewed, split)[0]))
 
 

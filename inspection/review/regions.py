@@ -76,6 +76,14 @@ class _Runs:
         other = np.arange(len(one)) - np.repeat(np.cumsum(counts) - counts - begin, counts)
         return one, other
 
+    def all_neighbors(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the pairs of runs that touch in neighboring rows or planes."""
+        depth, height, _ = self.shape
+        steps = [step for step, has in (((0, 1), height > 1), ((1, 0), depth > 1)) if has]
+        pairs = [self.neighbors(*step) for step in steps]
+        one, other = (np.concatenate([np.empty(0, np.int64), *(pair[at] for pair in pairs)]) for at in (0, 1))
+        return one, other
+
     def overlap(self, one: NDArray[np.int64], other: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Return whether the runs of each pair share a column."""
         width = self.shape[2]
@@ -95,12 +103,8 @@ def find_regions(label: NDArray[Any]) -> Regions:
     ([0, 1, 0, 2, 0], [3, 8, 1, 1, 3], [-1, -1, 1, -1, -1])
     """
     runs = _Runs.of(label)
-    steps = [step for step, has in (((0, 1), label.shape[1] > 1), ((1, 0), label.shape[0] > 1)) if has]
-    pairs = [runs.neighbors(*step) for step in steps]
-    one, other = (np.concatenate([np.empty(0, np.int64), *(pair[at] for pair in pairs)]) for at in (0, 1))
-    joined = (runs.values[one] == runs.values[other]) & ((runs.values[one] != 0) | runs.overlap(one, other))
-    roots = _join(len(runs.starts), one[joined], other[joined])
-    firsts, numbers = np.unique(roots, return_inverse=True)
+    one, other = runs.all_neighbors()
+    firsts, numbers = _numbered(runs, one, other)
     values = runs.values[firsts]
     faces = _faces(runs, numbers, len(firsts))
     touching = _touching(runs, one, other)
@@ -111,6 +115,25 @@ def find_regions(label: NDArray[Any]) -> Regions:
         places=np.stack(np.unravel_index(runs.starts[firsts], label.shape), 1),
         around=_around(values, numbers[touching[0]], numbers[touching[1]], faces),
     )
+
+
+def region_numbers(label: NDArray[Any]) -> NDArray[np.int64]:
+    """Return the number of each pixel's region in the order of `find_regions`, int64 of the label's shape.
+
+    >>> region_numbers(np.array([[[0, 1, 1], [0, 0, 1], [1, 0, 0]]])).tolist()
+    [[[0, 1, 1], [0, 0, 1], [2, 0, 0]]]
+    """
+    runs = _Runs.of(label)
+    _, numbers = _numbered(runs, *runs.all_neighbors())
+    return np.repeat(numbers, runs.ends - runs.starts).reshape(label.shape)
+
+
+def _numbered(
+    runs: _Runs, one: NDArray[np.int64], other: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the first run of each region, and the number of each run's region, from pairs of runs that touch."""
+    joined = (runs.values[one] == runs.values[other]) & ((runs.values[one] != 0) | runs.overlap(one, other))
+    return np.unique(_join(len(runs.starts), one[joined], other[joined]), return_inverse=True)
 
 
 def _join(count: int, one: NDArray[np.int64], other: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
 from halofeed.inspection.dataset_files import DatasetFiles, open_files, open_manifest
-from halofeed.inspection.review.suspects import Place
+from halofeed.inspection.review.suspects import RecordPlace
 from halofeed.inspection.stored_records import StoredShard, text_of
 from halofeed.schemas import keys
 from halofeed.schemas.manifest import Manifest, Shard
@@ -98,16 +98,37 @@ class ReviewedSet:
         one, row = self._at(record)
         return self._stored(one).small_features(row, names)
 
-    def place(self, record: int) -> Place:
-        """Return the split, number, id and source of a record."""
+    def content(self, record: int) -> bytes:
+        """Return bytes that are equal for records with equal stored images; b"" where nothing shows that."""
         one, row = self._at(record)
+        index = self._stored(one).index
+        if (sums := index.raw_checksums.get(keys.ENCODED)) is not None:
+            return sums[row].tobytes()
+        digest = text_of(self.small_features(record, frozenset({keys.KEY_SHA256})), keys.KEY_SHA256)
+        return (digest or "").encode()
+
+    def place(self, record: int) -> RecordPlace:
+        """Return the split, number, id and source of a record."""
         source = text_of(self.small_features(record, frozenset({keys.FILENAME})), keys.FILENAME)
-        return Place(
-            split=one.split,
-            number=one.first_of_split + row,
-            id=int(self.ids[record]),
-            source=source or "",
-        )
+        return replace(self.place_of(record), source=source or "")
+
+    def place_of(self, record: int) -> RecordPlace:
+        """Return the split, number and id of a record without reading it; its source is ""."""
+        one, row = self._at(record)
+        identity = int(self._stored(one).index.ids[row])
+        return RecordPlace(split=one.split, number=one.first_of_split + row, id=identity, source="")
+
+    def number_of(self, place: RecordPlace) -> int | None:
+        """Return the number of a record among those of all splits; None if there is no such record."""
+        first, count = self._splits.get(place.split, (0, 0))
+        return first + place.number if 0 <= place.number < count else None
+
+    @cached_property
+    def _splits(self) -> dict[str, tuple[int, int]]:
+        """Return the number of the first record of each split, and the number of its records."""
+        counts = [split.records for split in self.manifest.splits.values()]
+        firsts = np.cumsum([0, *counts])[:-1].tolist()
+        return dict(zip(self.manifest.splits, zip(firsts, counts, strict=True), strict=True))
 
     def _at(self, record: int) -> tuple[_PlacedShard, int]:
         firsts = self._firsts

@@ -26,7 +26,7 @@ class SuspectKind(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
+class RecordPlace:
     """A record of a data set.
 
     Args:
@@ -59,7 +59,7 @@ class Suspect:
     """
 
     kind: SuspectKind
-    places: tuple[Place, ...]
+    places: tuple[RecordPlace, ...]
     score: float
     words: str
     box: tuple[float, float, float, float] | None = None

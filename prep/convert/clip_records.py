@@ -50,6 +50,7 @@ from halofeed.prep.sources.files import SourceFiles
 from halofeed.prep.voxels.encode import ENCODERS, LABEL_ENCODERS
 from halofeed.prep.voxels.kernels import resize_image, resize_mask
 from halofeed.prep.voxels.levels import Levels
+from halofeed.prep.voxels.signatures import sign_stack
 from halofeed.schemas import keys
 from halofeed.schemas.encodings import ENCODINGS
 from halofeed.schemas.ledger import LedgerCounter
@@ -489,9 +490,18 @@ class ClipConverter:
             warnings=reference.notes,
             ledger=ledger or LedgerCounter(),
         )
+        signature = sign_stack(rows[:shown], reference.origin, reference.group)
         # The frames are much alike; padding has no values of the clip.
         measures = picture_measures(rows[shown // 2], facts.pixel_sums, plan.source_size)
-        return Record.of(reference, features, facts, number=number, encoding=encoding, measures=measures)
+        return Record.of(
+            reference,
+            features,
+            facts,
+            number=number,
+            encoding=encoding,
+            signature=signature,
+            measures=measures,
+        )
 
 
 def _clip_ledger(

@@ -73,6 +73,7 @@ class Record:
         number: int = 0,
         *,
         encoding: str,
+        signature: tuple[int, ...] = (),
         measures: Mapping[str, float] | None = None,
     ) -> Record:
         """Return the record of these features and its source's names.
@@ -80,6 +81,7 @@ class Record:
         Args:
             number: counts the records of the source.
             encoding: encoding of the image. Encoders of arrays return a memoryview, and those of files bytes.
+            signature: words of its `ShardIndex.signatures`.
             measures: figures for the index, see `halofeed.prep.convert.record_measures`.
         """
         identity = example_id(reference.key, number)
@@ -101,5 +103,6 @@ class Record:
             arrays=arrays,
             facts=facts,
             bad_objects=bad_objects,
+            signature=signature,
             measures=measures or {},
         )

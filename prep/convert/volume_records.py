@@ -97,6 +97,7 @@ from halofeed.prep.voxels.label_volumes import (
 )
 from halofeed.prep.voxels.levels import Levels
 from halofeed.prep.voxels.resample import apply_image, apply_mask, apply_sets
+from halofeed.prep.voxels.signatures import sign_stack
 from halofeed.schemas import keys
 from halofeed.schemas.encodings import ENCODINGS
 from halofeed.schemas.fields import count_set_members
@@ -285,8 +286,7 @@ class _ScanFacts:
         reference: the source example.
         source: the scan, without its voxels.
         values: plan of the values of each channel.
-        least: value of the background of each channel: the smallest value of the scan, or of the channel where
-            channels may differ in modality.
+        least: value of the background of each channel: its smallest value.
         findings: findings about the scan and its labels.
         sized: shape of the scan before the static shape.
         coverage: what the records leave out.
@@ -395,7 +395,8 @@ class VolumeConverter:
         members = dict(reference.mask_members)
         channels = [open_scan(files, path, members.get(path, ()), options) for path in reference.channels]
         scans, rule = [scan, *channels], self.recipe.channel_grid
-        chosen = scans[reference_channel((reference.source, *reference.channels), rule)]
+        at = reference.grid_channel
+        chosen = scans[reference_channel((reference.source, *reference.channels), rule) if at is None else at]
         canonical = plan_canonical(chosen.grid)
         plans = [
             None
@@ -531,12 +532,12 @@ class VolumeConverter:
         values = shared.values
         fill = shared.least
         if self.recipe.pad_value:
-            fill = (float(self.recipe.pad_value[0]),) * len(fill)
+            fill = tuple(map(float, self.recipe.padding()))
         stored_first = self._stores_first(parts, images[0], values)
         if stored_first:
             # Voxels that are only moved can be stored first: one pass for all tiles, and fewer bytes to move.
             images.append(_store(images.pop(), values))
-            fill = (values[0].stored(fill[0]),) * len(fill)
+            fill = (values[0].stored(fill[0]),)
         for part in parts:
             last = part is parts[-1]
             stored = apply_image(part.plan, images.pop() if last else images[0], fill, spare=last)
@@ -597,8 +598,8 @@ class VolumeConverter:
         image = parts[0] if len(parts) == 1 else np.concatenate(parts, axis=3)
         if image.dtype.kind == "f" or not self.recipe.pad_value:
             return image, findings
-        padding = np.min_scalar_type(self.recipe.pad_value[0])
-        return image.astype(np.promote_types(image.dtype, padding), copy=False), findings
+        stored = np.result_type(image.dtype, *map(np.min_scalar_type, self.recipe.pad_value))
+        return image.astype(stored, copy=False), findings
 
     def _read_scan(self, scan: Scan) -> Voxels:
         voxels = scan.read()
@@ -660,11 +661,10 @@ class VolumeConverter:
 
     def _least(self, image: Voxels) -> tuple[float, ...]:
         """Return the background of each channel of [depth, height, width, channel], see `_ScanFacts.least`."""
-        count = int(image.shape[3])
-        if count == 1 or self.recipe.channel_grid == "refuse":
-            return tuple([float(in_memory_order(image)[0].min())] * count)
-        # Air of a CT, -1000, is no value of the PET beside it.
-        return tuple(float(image[..., at].min()) for at in range(count))
+        # Air of a CT, -1024, is no value of the PET beside it, whose background is 0.
+        return tuple(
+            float(in_memory_order(image[..., at : at + 1])[0].min()) for at in range(int(image.shape[3]))
+        )
 
     def _plan_values(self, image: Voxels, least: Sequence[float]) -> list[IntensityPlan]:
         """Return the plan of the values of each channel."""
@@ -757,13 +757,17 @@ class VolumeConverter:
             ledger=shared.ledger,
             objects=objects,
         )
+        inside = tuple(slice(low, high) for low, high in zip(*extent, strict=True))
+        reference = shared.reference
+        signature = sign_stack(image[inside][..., 0], reference.origin, reference.group, self.recipe.dtype)
         return Record.of(
-            shared.reference,
+            reference,
             features,
             facts,
             lost,
             part.number,
             encoding=encoding,
+            signature=signature,
             measures=None if part.number else shared.measures,
         )
 

@@ -84,5 +84,5 @@ def test_run_measures_the_boxes_of_its_first_batch_without_padding_and_crowds(sc
         "is_crowd": crowd,
     }
     stream = io.StringIO()
-    _warn_of_other_anchors(batch, config, setup, Progress(config, stream, 0))
+    _warn_of_other_anchors(batch, setup, Progress(config, stream, 0))
     assert (stream.getvalue() == "") if count is None else (f"warning: {count} boxes" in stream.getvalue())

@@ -14,10 +14,13 @@ from typing import Any
 
 import jax
 from flax import nnx
+from numpy.typing import NDArray
 
 from halofeed.system.errors import UsageError
 from halofeed.system.wording import did_you_mean
+from halofeed.trainer.detection.anchor_fit import anchor_warning
 from halofeed.trainer.detection.anchors import Level, retinanet_anchors
+from halofeed.trainer.detection.matcher import Matcher
 from halofeed.trainer.models.layers import Activation, Layers, Pass, kernel_initializer
 from halofeed.trainer.models.mobilenet import MobileNet
 from halofeed.trainer.models.model_options import takes_options
@@ -189,11 +192,22 @@ class RetinaNet(nnx.Module):
             class_bias=details.class_bias,
         )
         self.anchor_scale, self.aspect_ratios = anchor_options.anchor_scale, ratios
-        self.scales_per_octave = scales
+        self.scales_per_octave, self.last_level = scales, pyramid_options.last_level
 
     def smallest_anchor(self, image_shape: Sequence[int]) -> float:
         """Return the root of the area of the smallest anchor, in pixels of an image."""
         return float(2**FIRST_LEVEL * self.anchor_scale)
+
+    def anchor_warning(self, boxes: NDArray[Any], matcher: Matcher) -> str | None:
+        """Return a warning if no anchor has the size of half of the boxes, heights and widths [box, 2] in pixels."""
+        return anchor_warning(
+            boxes,
+            matcher,
+            levels=(FIRST_LEVEL, self.last_level),
+            scale=self.anchor_scale,
+            aspect_ratios=self.aspect_ratios,
+            scales_per_octave=self.scales_per_octave,
+        )
 
     def __call__(self, image: jax.Array, run: Pass = Pass()) -> list[Level]:  # noqa: B008
         """Return the levels, finest first, of normalized images [batch, height, width, channel]."""

@@ -1,0 +1,189 @@
+"""Signatures: small thumbnails of records, by which `halofeed review` finds copies.
+
+    word 0     version of the signature, number of thumbnails, spread of the first one
+    word 1     CRC-32 of the source's name, and of its group
+    16 words   for each thumbnail: 16 x 16 levels of 4 bits, row by row
+
+A picture has one thumbnail of what it shows, without padding, so copies of other sizes have nearly the same one. A scan
+and a clip have three, each of a third of their slices or frames. All arithmetic is in integers, or in single operations
+of IEEE 754, so the words are the same on every machine.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from halofeed.prep.voxels.intensity import as_numbers
+
+SIDE = 16
+"""Rows and columns of a thumbnail."""
+STACK_PLANES = 3
+"""Thumbnails of a scan or a clip."""
+_VERSION = 1
+_LEVELS = 16
+_WORDS = SIDE * SIDE * 4 // 64
+HEAD_WORDS = 2
+_MEAN_BITS = 8
+"""Bits of a cell's mean after the point."""
+_SMALL = 2 * SIDE
+"""Sides below this are enlarged 16 times, so that each cell has complete pixels."""
+_EXACT_ROWS = 512
+"""Pictures of this many rows have cells of complete rows: a cell of 32 rows or more is at most 1/32 too high."""
+_SUMMED_ROWS = 16
+"""Rows of a cell that are summed: more change no level, and take longer."""
+_SLICES_PER_PLANE, _SLICE_SIDE = 4, 128
+"""Slices of a scan that are summed to a thumbnail, and the samples along a side of each."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Signatures:
+    """Signatures of many records.
+
+    Args:
+        thumbnails: levels -8 to 7, int8 [record, plane, 16, 16].
+        spreads: mean distance of the first thumbnail's cells from their mean, in 1/256 of a gray level, int64 [record];
+            0 for a record without a signature.
+        sources, groups: hashes of the source and of its group, int64 [record]; group 0 for none.
+    """
+
+    thumbnails: NDArray[np.int8]
+    spreads: NDArray[np.int64]
+    sources: NDArray[np.int64]
+    groups: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.spreads)
+
+
+def sign_picture(pixels: NDArray[Any], source: str, group: str | None) -> tuple[int, ...]:
+    """Return the signature of a picture.
+
+    Args:
+        pixels: uint8 or uint16 [height, width, channel], without padding.
+        source: name of the source; records of one source are not compared.
+        group: patient or scene, None for none.
+
+    >>> black = sign_picture(np.zeros((40, 50, 3), np.uint8), "a.jpg", None)
+    >>> len(black), unpack_signatures(np.array([black])).spreads.tolist()
+    (18, [0])
+    """
+    if pixels.dtype != np.uint8:
+        step = [max(1, side // _SLICE_SIDE) for side in pixels.shape[:2]]
+        pixels = _as_bytes([pixels[:: step[0], :: step[1]]])[0]
+    return _pack([_thumbnail(pixels)], source, group)
+
+
+def sign_stack(stack: NDArray[Any], source: str, group: str | None, store: str = "uint8") -> tuple[int, ...]:
+    """Return the signature of a scan or a clip.
+
+    Args:
+        stack: numbers [slice or frame, height, width], or with channels after them, without padding.
+        source, group: as for `sign_picture`.
+        store: the recipe's dtype of the numbers.
+    """
+    steps = [max(1, side // _SLICE_SIDE) for side in stack.shape[1:3]]
+    count = len(stack)
+    # The middles of equal parts; a short stack repeats slices.
+    at = (
+        (2 * np.arange(STACK_PLANES * _SLICES_PER_PLANE) + 1)
+        * count
+        // (2 * STACK_PLANES * _SLICES_PER_PLANE)
+    )
+    slices = _as_bytes([as_numbers(stack[index, :: steps[0], :: steps[1]], store) for index in at.tolist()])
+    cells = np.array([_thumbnail(one if one.ndim == 3 else one[..., None]) for one in slices])
+    planes = cells.reshape(STACK_PLANES, _SLICES_PER_PLANE, SIDE, SIDE).sum(axis=1) // _SLICES_PER_PLANE
+    return _pack(list(planes), source, group)
+
+
+def unpack_signatures(words: NDArray[np.int64]) -> Signatures:
+    """Return the content of signatures [record, word]; records without one, or of an unknown version, have spread 0."""
+    count, width = words.shape
+    planes = max(0, width - HEAD_WORDS) // _WORDS
+    heads = words[:, :HEAD_WORDS] if width >= HEAD_WORDS else np.zeros((count, HEAD_WORDS), np.int64)
+    body = np.ascontiguousarray(words[:, HEAD_WORDS : HEAD_WORDS + planes * _WORDS], "<i8").view(np.uint8)
+    levels = np.empty((count, planes * SIDE * SIDE), np.int8)
+    levels[:, 0::2] = (body & 15).view(np.int8) - _LEVELS // 2
+    levels[:, 1::2] = (body >> 4).view(np.int8) - _LEVELS // 2
+    known = (heads[:, 0] & 255 == _VERSION) & (planes > 0)
+    return Signatures(
+        thumbnails=levels.reshape(count, planes, SIDE, SIDE),
+        spreads=np.where(known, heads[:, 0] >> 16, 0),
+        sources=heads[:, 1] & 0xFFFFFFFF,
+        groups=heads[:, 1] >> 32,
+    )
+
+
+def _as_bytes(parts: Sequence[NDArray[Any]]) -> list[NDArray[np.uint8]]:
+    """Return the values of all parts, scaled together to 0 to 255."""
+    if all(part.dtype == np.uint8 for part in parts):
+        return [np.asarray(part, np.uint8) for part in parts]
+    wide = [np.nan_to_num(part.astype(np.float64), posinf=0, neginf=0) for part in parts]
+    least, most = min(part.min() for part in wide), max(part.max() for part in wide)
+    if least == most:
+        return [np.zeros(part.shape, np.uint8) for part in wide]
+    return [np.floor((part - least) * (255 / (most - least))).clip(0, 255).astype(np.uint8) for part in wide]
+
+
+def _thumbnail(pixels: NDArray[np.uint8]) -> NDArray[np.int64]:
+    """Return the mean of each of 16 x 16 equal cells, over all channels, in 1/256 of a level."""
+    for axis in (0, 1):
+        if pixels.shape[axis] < _SMALL:
+            pixels = np.repeat(pixels, SIDE, axis)
+    height, width, channels = pixels.shape
+    flat = np.ascontiguousarray(pixels).reshape(height, width * channels)
+    rows, weights = _sum_rows(flat)
+    edges = np.arange(SIDE + 1) * width
+    begins, parts = edges // SIDE, edges % SIDE
+    sums = SIDE * np.add.reduceat(rows, begins[:-1] * channels, axis=1, dtype=np.int64)
+    # A column that two cells share counts in each by the part that is inside.
+    shared = rows.reshape(SIDE, width, channels)[:, np.minimum(begins, width - 1)].sum(axis=2, dtype=np.int64)
+    sums += shared[:, 1:] * parts[1:] - shared[:, :-1] * parts[:-1]
+    return (sums << _MEAN_BITS) // (weights[:, None] * (width * channels))
+
+
+def _sum_rows(flat: NDArray[np.uint8]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+    """Return the weighted sum of the rows of each of 16 cells, and its weight, for bytes [row, column]."""
+    height = len(flat)
+    edges = np.arange(SIDE + 1) * height
+    begins, parts = edges // SIDE, edges % SIDE
+    is_exact = height < _EXACT_ROWS
+    steps = np.ones(SIDE, np.int64) if is_exact else np.diff(begins) // _SUMMED_ROWS
+    sums = np.empty((SIDE, flat.shape[1]), np.int32)
+    for cell, (first, end, step) in enumerate(zip(begins[:-1], begins[1:], steps, strict=True)):
+        cv2.reduce(flat[first:end:step], 0, cv2.REDUCE_SUM, sums[cell : cell + 1], cv2.CV_32S)
+    if not is_exact:
+        return sums, -(-np.diff(begins) // steps)
+    sums *= SIDE
+    if parts.any():
+        shared = flat[np.minimum(begins, height - 1)].astype(np.int32)
+        sums += shared[1:] * parts[1:, None].astype(np.int32)
+        sums -= shared[:-1] * parts[:-1, None].astype(np.int32)
+    return sums, np.full(SIDE, height)
+
+
+def _pack(planes: Sequence[NDArray[np.int64]], source: str, group: str | None) -> tuple[int, ...]:
+    """Return the words of thumbnails [16, 16] in 1/256 of a level."""
+    words: list[int] = []
+    spreads = []
+    for cells in planes:
+        distances = cells.reshape(-1) - int(cells.sum()) // cells.size
+        spread = int(np.abs(distances).sum()) // cells.size
+        spreads.append(spread)
+        # 2.5 levels for each mean distance: 16 levels reach 3.2 of them, which is 2.6 standard deviations of a normal
+        # distribution.
+        levels = (distances * 5 + spread) // max(1, 2 * spread) + _LEVELS // 2
+        levels = levels.clip(0, _LEVELS - 1).astype(np.uint8)
+        words += (levels[0::2] | levels[1::2] << 4).view("<i8").tolist()
+    head = _VERSION | len(planes) << 8 | max(spreads) << 16
+    return head, _hash(source) | (_hash(group) & 0x7FFFFFFF if group else 0) << 32, *words
+
+
+def _hash(text: str) -> int:
+    return zlib.crc32(text.encode("utf-8", "surrogateescape")) or 1
