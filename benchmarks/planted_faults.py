@@ -460,13 +460,13 @@ def judge(planted: Mapping[str, Sequence[str]], converted: Path, clean: int) -> 
     from halofeed.inspection.review.drift import DriftKind
     from halofeed.inspection.review.mask_faults import MaskKind
     from halofeed.inspection.review.picture_outliers import PictureKind
-    from halofeed.inspection.review.review import review
+    from halofeed.inspection.review.review import review_dataset
     from halofeed.inspection.review.scan_outliers import ScanKind
 
     # Crops of one photograph may be copies, which another search finds.
     kinds = {*BoxKind, *DriftKind, *MaskKind, *PictureKind, *ScanKind}
     by_kind, words = defaultdict(set), defaultdict(list)
-    for suspect in review(converted).suspects:
+    for suspect in review_dataset(converted).suspects:
         if suspect.kind not in kinds:
             continue
         for place in suspect.places:

@@ -14,7 +14,7 @@ from halofeed.inspection.review.box_outliers import BoxKind
 from halofeed.inspection.review.drift import DriftKind
 from halofeed.inspection.review.mask_faults import MaskKind
 from halofeed.inspection.review.picture_outliers import PictureKind
-from halofeed.inspection.review.review import review
+from halofeed.inspection.review.review import review_dataset
 from halofeed.inspection.review.scan_outliers import ScanKind
 from tests.support.conversions import run_convert
 
@@ -35,7 +35,7 @@ def found_in(folder: Path, out: Path, **options: Any) -> dict[str, set[str]]:
     """Convert a folder and return the stems of the suspects of each kind."""
     converted = run_convert(folder, out, layout="folders", **options).folder
     found: dict[str, set[str]] = {}
-    for suspect in review(converted).suspects:
+    for suspect in review_dataset(converted).suspects:
         if suspect.kind not in KINDS:
             continue
         found.setdefault(str(suspect.kind), set()).update(Path(one.source).stem for one in suspect.places)
