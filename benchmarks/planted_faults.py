@@ -337,11 +337,11 @@ def draw_scan(photographs: Photographs, random: Random) -> Drawn:
     for value, column, usual in ((1, 19, 100), (2, 44, 130), (3, 32, 320)):
         radii = np.array((5.0, 7.0, 7.0) if value < 3 else (3.0, 3.0, 3.0)) * random.uniform(0.88, 1.12)
         center = (10, (26 if value < 3 else 44) + random.uniform(-1.5, 1.5), column + random.uniform(-1, 1))
-        inside = _ball(shape, center, radii)
+        inside = _ball(shape, center, radii.tolist())
         pixels[inside], label[inside] = usual + random.normal(0, 12), value
     pixels += random.normal(0, 12, shape)
-    spacing = (3.0, *(2 * [random.uniform(1.4, 1.6)]))
-    return Drawn(pixels=pixels.round().astype(np.int16), label=label, spacing_mm=spacing)
+    side = random.uniform(1.4, 1.6)
+    return Drawn(pixels=pixels.round().astype(np.int16), label=label, spacing_mm=(3.0, side, side))
 
 
 # Files ------------------------------------------------------------------------------------------------------------
@@ -350,7 +350,8 @@ def draw_scan(photographs: Photographs, random: Random) -> Drawn:
 def write_boxes(folder: Path, named: Mapping[str, Drawn]) -> list[str]:
     """Write pictures and a COCO document; return the options of the conversion."""
     classes = ["ball", "cup", "lamp"]
-    images, annotations = [], []
+    images: list[dict[str, Any]] = []
+    annotations: list[dict[str, Any]] = []
     for number, (name, drawn) in enumerate(named.items()):
         cv2.imwrite(str(folder / f"{name}.jpg"), drawn.pixels, [cv2.IMWRITE_JPEG_QUALITY, 92])
         height, width = drawn.pixels.shape[:2]
