@@ -51,7 +51,7 @@ class MaskKind(SuspectKind):
 
 @dataclass(frozen=True, kw_only=True)
 class _ClassRow:
-    """What one record has of one class.
+    """Figures of one class in the label map of one record.
 
     Args:
         size: pixels or voxels.
@@ -77,7 +77,7 @@ class MaskTable:
 
     Args:
         labeled: records with a label map, int64 [record].
-        rows: what each record has of each class.
+        rows: the classes of each record.
     """
 
     labeled: NDArray[np.int64]
@@ -164,7 +164,7 @@ def _row(record: int, identity: int, regions: Regions) -> _ClassRow:
         specks=len(specks),
         holes=len(holes),
         parts=len(own) - len(specks),
-        faces=tuple(regions.faces[own].any(0).tolist()),
+        faces=tuple(np.any(regions.faces[own], axis=0).tolist()),
         speck=speck,
         hole=hole,
     )

@@ -14,7 +14,7 @@ from halofeed.inspection.review.robust import Limits, unusual
 from halofeed.inspection.review.suspects import Suspect, SuspectKind
 from halofeed.schemas import measures
 
-Values = NDArray[np.float64]
+Column = NDArray[np.float64]
 
 
 class PictureKind(SuspectKind):
@@ -42,12 +42,12 @@ class PictureKind(SuspectKind):
     # fmt: on
 
 
-def _log(values: Values) -> Values:
+def _log(values: Column) -> Column:
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.log(np.maximum(values, 1e-4))
 
 
-def _excess(values: Values) -> Values:
+def _excess(values: Column) -> Column:
     """Return the logarithm of a sharpness above that of a ramp, 1/16, which blur approaches."""
     return _log(np.maximum(values - 1 / 16, 0) + 0.004)
 
@@ -67,7 +67,7 @@ class _Rule:
     """
 
     measure: str
-    scale: Callable[[Values], Values]
+    scale: Callable[[Column], Column]
     limits: Limits
     words: str
     at_most: float = np.inf
@@ -153,7 +153,7 @@ def _suspect(reviewed: ReviewedSet, kind: SuspectKind, record: int, score: float
     return Suspect(kind=kind, places=(reviewed.place(record),), score=score, words=words)
 
 
-def _scores(values: Values, rule: _Rule) -> Values:
+def _scores(values: Column, rule: _Rule) -> Column:
     """Return the score of each suspect of a rule, and 0 for usual records."""
     distances = np.abs(unusual(rule.scale(values), rule.limits))
     scores = np.where((distances > 1) & (values <= rule.at_most) & (values >= rule.at_least), distances, 0.0)
@@ -163,7 +163,7 @@ def _scores(values: Values, rule: _Rule) -> Values:
     return scores
 
 
-def _columns(reviewed: ReviewedSet) -> dict[str, Values]:
+def _columns(reviewed: ReviewedSet) -> dict[str, Column]:
     """Return the measures of pictures and what follows from them."""
     columns = {name: reviewed.measure(name) for name in (*measures.PICTURE, *measures.SOURCE_SIDES)}
     height, width = (columns[name] for name in measures.SOURCE_SIDES)

@@ -144,7 +144,9 @@ def _values(reviewed: ReviewedSet, table: MaskTable, one_unit: NDArray[np.bool_]
     ranges = reviewed.measure(measures.HIGH_VALUE) - reviewed.measure(measures.LOW_VALUE)
     if not np.isfinite(ranges[one_unit]).any():
         return
-    least = max(_LEAST_VALUE * float(np.nanmedian(ranges[one_unit])), np.finfo(np.float32).tiny)
+    least = _LEAST_VALUE * float(np.nanmedian(ranges[one_unit]))
+    if not least:
+        return
     for identity in table.of_class:
         means = reviewed.measure(measures.of_class(measures.CLASS_MEAN, identity))
         scores = unusual(np.where(one_unit, means / least, np.nan), _VALUE)

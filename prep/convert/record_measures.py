@@ -43,7 +43,7 @@ def picture_measures(
     >>> from halofeed.prep.convert.tallies import sum_pixels
     >>> ramp = np.tile(np.arange(0, 128, 2, dtype=np.uint8)[None, :, None], (64, 1, 1))
     >>> {name: round(value, 3) for name, value in picture_measures(ramp, sum_pixels(ramp)).items()}
-    {'brightness': 0.22, 'contrast': 0.144, 'entropy_bits': 6.0, 'sharpness': 0.062, 'roughness': 0.001}
+    {'brightness': 0.247, 'contrast': 0.145, 'entropy_bits': 6.0, 'sharpness': 0.062, 'roughness': 0.001}
     """
     histogram, count, totals, squares = sums
     found: dict[str, float] = {}
