@@ -35,10 +35,11 @@ from pathlib import Path
 import cv2
 import nibabel
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 import halofeed
 from halofeed.inspection.review.components import components_of
+from halofeed.inspection.review.faulty_boxes import ious
 from halofeed.inspection.review.label_faults import iterate_rows
 from halofeed.inspection.review.reviewed_set import ReviewedSet
 from halofeed.loader import Loader
@@ -97,14 +98,10 @@ def read_pictures(data: Path) -> Iterator[Picture]:
             )
 
 
-def overlap(one: Sequence[float], other: Sequence[float]) -> float:
+def overlap(one: ArrayLike, other: ArrayLike) -> float:
     """Return the intersection of two boxes over their union."""
-    height = min(one[2], other[2]) - max(one[0], other[0])
-    width = min(one[3], other[3]) - max(one[1], other[1])
-    if height <= 0 or width <= 0:
-        return 0.0
-    areas = [(box[2] - box[0]) * (box[3] - box[1]) for box in (one, other)]
-    return float(height * width / (sum(areas) - height * width))
+    first, second = (np.asarray(box, np.float64)[None] for box in (one, other))
+    return float(ious(first, second)[0, 0])
 
 
 # Boxes ---------------------------------------------------------------------------------------------------
@@ -161,7 +158,7 @@ def moved_box(
     steps = (box[2:4] - box[:2]) / 2
     for signs in random.permutation([(-1, -1), (-1, 1), (1, -1), (1, 1)]):
         new = box[:4] + np.tile(steps * signs, 2)
-        new = np.clip(new, 0, np.tile(size, 2))
+        new = np.asarray(np.clip(new, 0, np.tile(size, 2)), np.float64)
         if 0.1 <= overlap(box, new) < 0.5:
             return new
     return None
@@ -253,7 +250,8 @@ def _changed_mask(
         after = shifted(pixels, shift)
         # An object that leaves the picture, or covers one of its class, would be another fault.
         fits = after.sum() >= 0.9 * pixels.sum()
-        if fits and (kind == "moved" or not (mask[after] == label).any()):
+        covered = int(np.count_nonzero(mask[after] == label))
+        if fits and (kind == "moved" or not covered):
             changed[after] = label
             return changed, after
     return None
@@ -269,7 +267,7 @@ def class_around(mask: NDArray[np.uint8], pixels: NDArray[np.bool_]) -> int:
 
 def box_of(pixels: NDArray[np.bool_]) -> NDArray[np.float64]:
     """Return the box around pixels in all slices, ymin, xmin, ymax, xmax."""
-    seen = pixels.any(0)
+    seen: NDArray[np.bool_] = np.asarray(pixels.any(0))
     rows, columns = np.flatnonzero(seen.any(1)), np.flatnonzero(seen.any(0))
     return np.array([rows[0], columns[0], rows[-1] + 1, columns[-1] + 1], float)
 
@@ -343,7 +341,7 @@ def prepare(data: Path, out: Path, given: argparse.Namespace) -> None:
     described = halofeed.open(data)
     if not (out / "data").is_dir():
         *depth, height, width, _ = described.manifest.field("image").shape
-        size = ("--height", height, "--width", width, "-q")
+        size: tuple[object, ...] = ("--height", height, "--width", width, "-q")
         if depth:
             size = (*size, "--depth", *depth, "--window-percentiles", "0,100")
         source = out / "source"
@@ -415,8 +413,13 @@ def write_predictions(out: Path, runs: Sequence[Path]) -> list[str]:
                 [number, *box[[1, 0, 3, 2]], label - 1, score]
                 for box, label, score in list(known)[: found["num_detections"]]
             ]
-        arrays = {"labels": np.array(labels), "predicted": np.array(predicted)}
-        np.savez(out / "predictions.npz", records=len(rows), classes=classes - 1, **arrays)
+        np.savez(
+            out / "predictions.npz",
+            records=len(rows),
+            classes=classes - 1,
+            labels=np.array(labels),
+            predicted=np.array(predicted),
+        )
     else:
         ignored = files.manifest.ignore_label
         np.savez(out / "predictions.npz", ignored=-1 if ignored is None else ignored)

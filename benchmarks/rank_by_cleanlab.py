@@ -15,6 +15,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -22,7 +23,7 @@ LEAST_PIXELS = 9
 """As the smallest object of halofeed's search."""
 
 
-def rank_boxes(stored: dict) -> dict[str, list]:
+def rank_boxes(stored: dict[str, Any]) -> dict[str, list[Any]]:
     """Return the boxes by the lowest of their scores."""
     from cleanlab.object_detection import rank
 
@@ -55,7 +56,7 @@ def rank_boxes(stored: dict) -> dict[str, list]:
     return {"ObjectLab": ranked}
 
 
-def rank_masks(folder: Path, stored: dict) -> dict[str, list]:
+def rank_masks(folder: Path, stored: dict[str, Any]) -> dict[str, list[Any]]:
     """Return the regions of pixel issues by size and by mean score."""
     from cleanlab.segmentation import filter as issue_filter
     from cleanlab.segmentation import rank

@@ -20,6 +20,9 @@ from numpy.typing import NDArray
 
 CLEAR: Final = 0.5
 """Evidence above which a label looks more like a planted fault than like other labels."""
+LISTED: Final = 0.75
+"""Smallest evidence of a suspect that a review lists: labels of its measure are planted faults three times as often. If
+1 % of the labels of a set are faulty, about 3 % of those at this limit are, and a third of those at 0.98."""
 MOVED: Final = (0.25, 0.5)
 """By what shares of its height and width a planted fault moves a box or an object: an IoU of 0.39 to 0.14."""
 _TIE: Final = 1e-4

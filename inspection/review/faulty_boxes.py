@@ -125,23 +125,12 @@ def box_faults(records: Sequence[BoxRecord], random: np.random.Generator) -> lis
     labels = sum(len(one.boxes) for one in records)
     if not labels:
         return []
-    confident = [_with_confidences(one, usual) for usual in [_usual_scores(records)] for one in records]
-    views = [_View.of(one) for one in confident]
+    usual = _usual_scores(records)
+    views = [_View.of(_with_confidences(one, usual)) for one in records]
     classes = np.unique(np.concatenate([one.classes for one in records]))
-    by_kind = {
-        BoxFault.WRONG_CLASS: (
-            [view.class_margins(view.record.classes) for view in views],
-            [view.class_margins(_other_classes(view.record.classes, classes, random)) for view in views],
-        ),
-        BoxFault.EXTRA: ([-view.support() for view in views], _planted_extras(confident)),
-        BoxFault.MISPLACED: (
-            [view.displacements(view.record.boxes) for view in views],
-            [view.displacements(_moved(view.record.boxes, random)) for view in views],
-        ),
-    }
     found = {
         kind: evidence(np.concatenate(given), np.concatenate(planted), labels)
-        for kind, (given, planted) in by_kind.items()
+        for kind, (given, planted) in _label_measures(views, classes, random).items()
         # A set of one class has no wrong ones.
         if kind is not BoxFault.WRONG_CLASS or len(classes) > 1
     }
@@ -153,6 +142,24 @@ def box_faults(records: Sequence[BoxRecord], random: np.random.Generator) -> lis
     )
     faults = _label_faults(records, views, found) + _missing_faults(records, missing, of_missing)
     return sorted(_without_partners(faults), key=lambda fault: -fault.score)
+
+
+def _label_measures(
+    views: Sequence[_View], classes: Integers, random: np.random.Generator
+) -> dict[BoxFault, tuple[list[Floats], list[Floats]]]:
+    """Return each measure of labeled boxes as given, and of boxes with a planted fault of the kind, by record."""
+    ones = [view.record for view in views]
+    return {
+        BoxFault.WRONG_CLASS: (
+            [view.class_margins(view.record.classes) for view in views],
+            [view.class_margins(_other_classes(view.record.classes, classes, random)) for view in views],
+        ),
+        BoxFault.EXTRA: ([-view.support() for view in views], _planted_extras(ones)),
+        BoxFault.MISPLACED: (
+            [view.displacements(view.record.boxes) for view in views],
+            [view.displacements(_moved(view.record.boxes, random)) for view in views],
+        ),
+    }
 
 
 # Confidence ----------------------------------------------------------------------------------------------
@@ -206,7 +213,7 @@ class _View:
 
     def support(self) -> Floats:
         """Return the support of each box by any class."""
-        return np.max(self.record.scores * self.overlaps, axis=1, initial=0)
+        return np.asarray(np.max(self.record.scores * self.overlaps, axis=1, initial=0))
 
     def class_margins(self, classes: Integers) -> Floats:
         """Return the support of other classes less that of the given ones, by box."""
@@ -226,7 +233,7 @@ class _View:
     def found(self) -> Floats:
         """Return the confidence of the prediction that fits each box best: a missing box, if the label lacked it."""
         fits = np.where(self.overlaps >= MATCHED, self.record.scores, 0)
-        return np.max(fits, axis=1, initial=0)
+        return np.asarray(np.max(fits, axis=1, initial=0))
 
     def missing(self) -> Integers:
         """Return the rows of predictions of objects without a box: those that no better prediction covers."""
@@ -247,7 +254,7 @@ def _largest_of_others(overlaps: Floats) -> Floats:
     if len(overlaps) < 2:
         return np.zeros_like(overlaps)
     first, second = -np.sort(-overlaps, axis=0)[:2]
-    return np.where(overlaps == first, second, first)
+    return np.asarray(np.where(overlaps == first, second, first))
 
 
 def _other_classes(classes: Integers, known: Integers, random: np.random.Generator) -> Integers:

@@ -8,7 +8,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.inspection.review.evidence import CLEAR
+from halofeed.inspection.review.evidence import LISTED
 from halofeed.inspection.review.faulty_boxes import LEAST_SCORE, BoxFault, BoxRecord, FaultyBox, box_faults
 from halofeed.inspection.review.faulty_classes import ClassFault, FaultyClass, class_faults
 from halofeed.inspection.review.faulty_masks import FaultyObject, MaskFault, MaskFaults
@@ -27,7 +27,7 @@ _SEED: Final = 0
 
 
 def label_faults(
-    reviewed: ReviewedSet, batches: PredictedBatches, *, least_score: float = CLEAR
+    reviewed: ReviewedSet, batches: PredictedBatches, *, least_score: float = LISTED
 ) -> list[Suspect]:
     """Return the likely label faults of the records that were predicted, of all kinds, best first.
 
@@ -58,11 +58,14 @@ def iterate_rows(reviewed: ReviewedSet, batches: PredictedBatches) -> Iterator[t
             if "valid" in truth and not truth["valid"][row]:
                 continue
             number = int(order[np.searchsorted(reviewed.ids, one, sorter=order)])
-            yield number, *({name: values[row] for name, values in of.items()} for of in (predictions, truth))
+            predicted, true = (
+                {name: values[row] for name, values in of.items()} for of in (predictions, truth)
+            )
+            yield number, predicted, true
 
 
-Rows = Iterable[tuple[int, Host, Host]]
-FindFaults = Callable[[ReviewedSet, Rows, np.random.Generator], Iterator[Suspect]]
+PredictedRows = Iterable[tuple[int, Host, Host]]
+FindFaults = Callable[[ReviewedSet, PredictedRows, np.random.Generator], Iterator[Suspect]]
 """Function that yields the likely faults of predicted rows of a data set, best first."""
 
 
@@ -73,7 +76,9 @@ def _name(manifest: Manifest, label: int | None) -> str:
 # Classes -------------------------------------------------------------------------------------------------
 
 
-def _wrong_classes(reviewed: ReviewedSet, rows: Rows, random: np.random.Generator) -> Iterator[Suspect]:
+def _wrong_classes(
+    reviewed: ReviewedSet, rows: PredictedRows, random: np.random.Generator
+) -> Iterator[Suspect]:
     numbers, labels, probabilities = [], [], []
     for number, predicted, truth in rows:
         numbers.append(number)
@@ -101,7 +106,9 @@ def _class_words(manifest: Manifest, fault: FaultyClass) -> str:
 # Boxes ---------------------------------------------------------------------------------------------------
 
 
-def _faulty_boxes(reviewed: ReviewedSet, rows: Rows, random: np.random.Generator) -> Iterator[Suspect]:
+def _faulty_boxes(
+    reviewed: ReviewedSet, rows: PredictedRows, random: np.random.Generator
+) -> Iterator[Suspect]:
     records = [_box_record(number, predicted, truth) for number, predicted, truth in rows]
     for fault in box_faults(records, random):
         yield Suspect(
@@ -147,7 +154,9 @@ def _box_words(manifest: Manifest, fault: FaultyBox) -> str:
 # Masks ---------------------------------------------------------------------------------------------------
 
 
-def _faulty_masks(reviewed: ReviewedSet, rows: Rows, random: np.random.Generator) -> Iterator[Suspect]:
+def _faulty_masks(
+    reviewed: ReviewedSet, rows: PredictedRows, random: np.random.Generator
+) -> Iterator[Suspect]:
     shape = reviewed.manifest.field("label").shape
     ignored = reviewed.manifest.ignore_label
     collected: MaskFaults | None = None

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from halofeed.errors import UsageError
 from halofeed.inspection.review.components import components_of
-from halofeed.inspection.review.evidence import CLEAR, evidence
+from halofeed.inspection.review.evidence import CLEAR, LISTED, evidence
 from halofeed.inspection.review.faulty_boxes import BoxFault, BoxRecord, box_faults, ious
 from halofeed.inspection.review.faulty_classes import class_faults
 from halofeed.inspection.review.faulty_masks import MaskFault, MaskFaults
@@ -380,7 +380,7 @@ def test_a_review_names_the_record_and_the_box_of_a_wrong_class(boxed_set: Path)
     assert "labeled cap, seen as hat with score 0.90" in first.words
     np.testing.assert_allclose(first.box, [2 / 16, 2 / 24, 8 / 16, 8 / 24], atol=1e-6)
     assert [one.score for one in found] == sorted((one.score for one in found), reverse=True)
-    assert all(one.score >= CLEAR for one in found)
+    assert all(one.score >= LISTED for one in found)
 
 
 def test_a_review_of_classes_names_both_probabilities(tmp_path: Path) -> None:
@@ -462,5 +462,7 @@ def test_two_trained_runs_review_a_set_of_folds(tmp_path: Path) -> None:
     both = halofeed_here("review", done.folder, "--run", ",".join(map(str, runs)), "--json", file)
     assert both.returncode == 0 and "trained on these labels" not in both.stderr, both.stderr
     assert json.loads(file.read_text())["records"] == 16
+    part = halofeed_here("review", done.folder, "--split", "fold0", "--run", runs[0])
+    assert part.returncode == 0 and "trained on these labels" not in part.stderr, part.stderr
     one = halofeed_here("review", done.folder, "--run", runs[0])
     assert "fold1: the run was trained on these labels" in one.stderr
