@@ -1072,6 +1072,7 @@ def report(
     sources: StrPath | None = None,
     redirects: str = '',
     samples: int = 12,
+    run: str | None = None,
     serve: bool = False,
     port: int = 0,
     debug: bool = False,
@@ -1085,6 +1086,8 @@ def report(
             which this machine converted them; without one they are not shown.
         redirects: http addresses: hosts to which the server may redirect, or * for any (default: only itself).
         samples: samples to show beside their sources; 0 for a report without pictures.
+        run: show likely label faults first, by what runs of `halofeed train` predict; several with commas, as in
+            `halofeed review run`.
         serve: write no file; serve pages of all records with search and filter to a browser of this machine, until
             Ctrl-C.
         port: of serve; default: any free port.

@@ -338,6 +338,12 @@ def _add_report(parser: CommandParser) -> None:
         help="samples to show beside their sources; 0 for a report without pictures (default: 12)",
     )
     parser.add_argument(
+        "--run",
+        metavar="RUN",
+        help="show likely label faults first, by what runs of `halofeed train` predict; several with commas, as in "
+        "`halofeed review --run`",
+    )
+    parser.add_argument(
         "--serve",
         action="store_true",
         help="write no file; serve pages of all records with search and filter to a browser of this machine, until "
@@ -472,13 +478,23 @@ def _report(parsed: argparse.Namespace, _: list[str]) -> int:
         raise UsageError(f"--port {parsed.port}: only --serve has a port; add --serve")
     # The folder of a run has this file; that of a data set has a manifest.
     if os.path.isfile(os.path.join(parsed.path, RUN_FILE)):
+        if parsed.run is not None:
+            raise UsageError(
+                f"--run {parsed.run}: {parsed.path} is a run; name the folder of a data set before it"
+            )
         from halofeed.inspection.html.run_report import write_run_report
 
         print(write_run_report(parsed.path, parsed.output))
         return 0
     from halofeed.inspection.html.report import write_report
 
-    print(write_report(parsed.path, output=parsed.output, sources=parsed.sources, samples=parsed.samples))
+    with contextlib.ExitStack() as stack:
+        predicted = None
+        if parsed.run is not None:
+            parsed.split, parsed.checkpoint = "", "best"
+            predicted = stack.enter_context(training.reviewed_predictions(parsed))
+        options = {"output": parsed.output, "sources": parsed.sources, "samples": parsed.samples}
+        print(write_report(parsed.path, **options, predicted=predicted))
     return 0
 
 
@@ -489,6 +505,8 @@ def _serve_records(parsed: argparse.Namespace) -> int:
 
     if parsed.output is not None:
         raise UsageError(f"--output {parsed.output}: --serve writes no file; leave one of them away")
+    if parsed.run is not None:
+        raise UsageError(f"--run {parsed.run}: --serve shows no label faults; leave --serve away to see them")
     with RecordServer(ServedSet(parsed.path), parsed.port) as server:
         print(
             f"{parsed.path}: open {server.address} in a browser of this machine; Ctrl-C ends it", flush=True

@@ -104,7 +104,9 @@ def draw_sheet(
         row, column = divmod(number, columns)
         place = np.s_[row * height : (row + 1) * height, column * width : (column + 1) * width]
         at = (depth, *volume.ranges[1:])
-        gray[(*place, 0)] = resize_gray(display.gray(volume.voxels[..., 0][at][::-1, ::-1]), (height, width))
+        gray[place] = resize_gray(display.gray(volume.voxels[..., 0][at][::-1, ::-1]), (height, width))[
+            ..., None
+        ]
         if label is not None:
             classes[place] = classes_at(label(at)[::-1, ::-1], (height, width))
     return SliceSheet(

@@ -51,6 +51,7 @@ from halofeed.inspection.html.page import (
 from halofeed.inspection.plan_report import plan_section_values
 from halofeed.inspection.planes import Display
 from halofeed.inspection.record_cards import CardDrawer
+from halofeed.inspection.review.label_faults import PredictedBatches
 from halofeed.inspection.review.review import Review, review_dataset
 from halofeed.inspection.review.reviewed_set import ReviewedSet
 from halofeed.inspection.samples import (
@@ -105,12 +106,14 @@ class Report:
         files: files of the data set.
         sources: folder of the source pictures, if the user names one.
         samples: number of records to show.
+        predicted: predictions of its records, for a search for label faults; None without a run.
     """
 
     facts: DatasetFacts
     files: DatasetFiles
     sources: str | None
     samples: int
+    predicted: PredictedBatches | None = None
 
     @cached_property
     def chosen(self) -> list[tuple[Candidate, str | None]]:
@@ -145,7 +148,7 @@ class Report:
     @cached_property
     def review(self) -> Review:
         """Return what a search of the data set found."""
-        return review_dataset(self.files)
+        return review_dataset(self.files, self.predicted)
 
     @cached_property
     def drawer(self) -> CardDrawer:
@@ -159,6 +162,7 @@ def write_report(
     output: str | Path | None = None,
     sources: str | None = None,
     samples: int = 12,
+    predicted: PredictedBatches | None = None,
 ) -> Path:
     """Write one self-contained HTML file about a data set; equal data sets give equal bytes.
 
@@ -170,6 +174,7 @@ def write_report(
             folder, if this user converted the data set on this machine; else no sources are shown. Volumes are always
             shown without their sources.
         samples: number of records to show.
+        predicted: predictions of its records by trained runs; likely label faults are then the first suspects.
 
     Returns:
         the path of the file.
@@ -193,7 +198,7 @@ def write_report(
         )
     rejects, origin = _read_rejects(data_files, manifest), recall(str(data_files), manifest)
     facts = DatasetFacts(path=str(path), manifest=manifest, rejects=rejects, origin=origin)
-    report = Report(facts=facts, files=data_files, sources=sources, samples=samples)
+    report = Report(facts=facts, files=data_files, sources=sources, samples=samples, predicted=predicted)
     colors = [(f"s{at}", name) for at, name in enumerate(facts.splits)]
     parts: dict[str, Markup] = {}
     # The first sections get the room that the others leave.

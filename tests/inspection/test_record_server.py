@@ -303,6 +303,7 @@ def test_wrong_use_is_refused_in_words(tmp_path: Path, capsys: pytest.CaptureFix
     folder = make(tmp_path)
     for more, words in (
         (["--serve", "--output", "a.html"], "--serve writes no file"),
+        (["--serve", "--run", "runs/a"], "--serve shows no label faults"),
         (["--port", "8000"], "only --serve has a port"),
         (["--serve", "--port", "70000"], "expected 0 to 65535"),
     ):

@@ -19,6 +19,7 @@ from halofeed.inspection.record_cards import SIZE_ENDS, size_words
 from halofeed.inspection.review.reviewed_set import ReviewedSet
 from halofeed.inspection.review.suspects import Suspect, SuspectKind
 from halofeed.inspection.slice_sheet import chosen_depths
+from halofeed.loader.batch import join_id
 from tests.inspection.test_report import make, report
 from tests.inspection.test_scan_report import make as make_scans
 from tests.support.conversions import run_convert
@@ -143,6 +144,26 @@ def test_without_samples_there_is_no_picture(tmp_path: Path, monkeypatch: pytest
     _, page = report(make(tmp_path), samples=0)
     assert not page.all("img") and "darkness 7" in page.words("suspects")
     assert "--serve" in page.words("contents")
+
+
+def test_likely_label_faults_of_a_run_come_first_with_what_it_saw(tmp_path: Path) -> None:
+    examples = draw_examples("classification", {"train": 90})
+    folder = write_dataset(tmp_path / "d" / "1", examples, task="classification")
+    reviewed = ReviewedSet(folder)
+    random = np.random.default_rng(0)
+    labels = [int(reviewed.features(number)["image/class/label"][0]) for number in range(90)]
+    probabilities = random.dirichlet(np.ones(3), 90) * 0.2
+    seen = np.array(labels)
+    seen[17] = (labels[17] + 1) % 3
+    probabilities[np.arange(90), seen] += 0.8
+    halves = reviewed.ids.astype(np.uint64)
+    ids = np.stack([halves >> np.uint64(32), halves & np.uint64(0xFFFFFFFF)], axis=-1).astype(np.uint32)
+    order = slice(None, None, -1) if join_id(ids).tolist() != reviewed.ids.tolist() else slice(None)
+    batch = ({"probabilities": probabilities}, {"id": ids[..., order], "label": np.array(labels)})
+    _, page = report(folder, predicted=[batch])
+    words = page.words("suspects")
+    assert words.index("wrong class") < words.index(f"train:{reviewed.place(17).number}")
+    assert f"seen as {LABELS['classification'][int(seen[17])]}" in words
 
 
 def test_equal_data_sets_give_equal_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
