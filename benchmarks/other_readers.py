@@ -1070,7 +1070,9 @@ def street_scenes(work: Path) -> Iterator[tuple[str, Case]]:
 def _label_documents(work: Path) -> Iterator[tuple[str, Case]]:
     """Write label images of SageMaker and FiftyOne, keypoints of FiftyOne, and polygons of CVAT's key frames."""
     masks = {label: _rectangle(*map(int, sides)) for label, *sides in WRITTEN["a"]}
-    values = sum(value * mask.astype(np.uint8) for value, mask in enumerate(masks.values(), start=1))
+    values = np.zeros(SIZE[::-1], np.uint8)
+    for value, mask in enumerate(masks.values(), start=1):
+        values[mask] = value
     form = {"a": pixels_by_class(masks)}
     task = ("--task", "segmentation")
     colors = {"BACKGROUND": "#ffffff", "cat": "#2acf59", "dog": "#f28333"}
@@ -1124,9 +1126,9 @@ def _label_documents(work: Path) -> Iterator[tuple[str, Case]]:
     keys = "".join(f'<polygon frame="{at}" outside="0" points="{points}"/>' for at, points in places.items())
     meta_text = "<meta><task><start_frame>0</start_frame><stop_frame>2</stop_frame></task></meta>"
     (folder / "a.xml").write_text(f'<annotations>{meta_text}<track label="car">{keys}</track></annotations>')
-    moved = {0: [10, 8, 31, 33], 1: [15, 14, 40.5, 39], 2: [20, 20, 50, 45]}
-    form = {f"frame_00000{number}": [["car", *sides]] for number, sides in moved.items()}
-    yield "CVAT, key polygons", Case(folder=folder, layout="cvat", reader=STATED, form=form)
+    moved: dict[int, list[float]] = {0: [10, 8, 31, 33], 1: [15, 14, 40.5, 39], 2: [20, 20, 50, 45]}
+    by_frame: Objects = {f"frame_00000{number}": [["car", *sides]] for number, sides in moved.items()}
+    yield "CVAT, key polygons", Case(folder=folder, layout="cvat", reader=STATED, form=by_frame)
 
 
 def rows_of_pictures(data: Path, work: Path) -> Iterator[tuple[str, Case]]:

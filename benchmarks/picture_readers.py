@@ -102,7 +102,8 @@ def _with_pydicom(path: Path) -> NDArray[Any]:
     if dataset.get("VOILUTSequence"):
         low, high = 0.0, float((1 << dataset.VOILUTSequence[0].LUTDescriptor[2]) - 1)
     share = (values - low) / (high - low)
-    return np.rint((1 - share if dataset.PhotometricInterpretation == "MONOCHROME1" else share) * 65535)
+    is_inverted = dataset.PhotometricInterpretation == "MONOCHROME1"
+    return np.asarray(np.rint((1 - share if is_inverted else share) * 65535))
 
 
 DECODERS: dict[str, Callable[[Path], NDArray[Any]]] = {
@@ -141,7 +142,11 @@ def picture_rows(data: Path, work: Path) -> Iterator[Row]:
     colors: dict[str, Any] = {"channels": 3, "bits": 8}
 
     def row(
-        name: str, reader: str, form: Mapping[str, Any], files: Mapping[str, bytes], within: float = 0
+        name: str,
+        reader: str,
+        form: Mapping[str, Any],
+        files: Mapping[str, bytes | bytearray],
+        within: float = 0,
     ) -> Row:
         folder = work / name.replace(" ", "_")
         folder.mkdir()

@@ -41,7 +41,7 @@ NAMES: Mapping[str, str] = {
     "depth": "slices of the source, of volumes",
     "size": "the longest of these sides",
     "boxes": "number of boxes",
-    "finding": "kinds of suspects of `halofeed review`, or what --findings says of the record",
+    "finding": "kinds of suspects of `halofeed review`, or the caller's own findings",
     **dict.fromkeys(ATTRIBUTES, "the flag or attribute of each box; flags are 0 or 1"),
 }
 """Meaning of each name that a condition may test."""

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import Any, Final
 
 import numpy as np
@@ -225,7 +226,7 @@ def _coincident(reviewed: ReviewedSet, found: AllBoxes) -> Iterator[Suspect]:
 def _pairs(found: AllBoxes) -> Iterator[tuple[int, int, float]]:
     """Yield the rows of two boxes of one record that coincide, and their intersection over union."""
     starts = np.flatnonzero(np.diff(found.records, prepend=-1))
-    for start, stop in zip(starts.tolist(), [*starts[1:].tolist(), len(found)], strict=True):
+    for start, stop in pairwise([*starts.tolist(), len(found)]):
         step = max(1, _PAIRS // (stop - start))
         for first in range(start, stop - 1, step):
             rows = slice(first, min(first + step, stop))

@@ -79,6 +79,9 @@ EXCEPTIONS: dict[str, str] = {
         "a conversion names the series of a folder before it opens one; only a program that opens one reads this"
     ),
     "prep/formats/dicom/series.py: , or use --series-split channels": "it ends the message before",
+    "loader/forms/ultralytics_form.py: `halofeed export --to coco` writes a file for pycocotools, in which": (
+        "it is a status line of a training program; tests/inspection/test_export_data.py types the export"
+    ),
     "system/memory.py: has less left; take fewer --workers": (
         "it depends on this machine's memory; tests/prep/sources/test_memory.py limits that"
     ),
@@ -264,7 +267,6 @@ EXCEPTIONS: dict[str, str] = {
         ),
         FACT,
     ),
-    "prep/options/recipe_file.py: {} --recipe {}": "the file of another message's options, which has its case",
     "loader/decode.py: {}: NumPy has no bfloat16 of its own; install the package ml_dtypes,": "ml_dtypes is here",
     "loader/device/photometric.py: device augmentation HUWindow: expected Hounsfield units, the images are": OF_LAYOUTS,
     **dict.fromkeys(
@@ -422,6 +424,7 @@ EXCEPTIONS: dict[str, str] = {
     **dict.fromkeys(
         (
             "inspection/html/difference_page.py: The first {} of {} --json lists all.",
+            'inspection/subset_data.py: expected what `halofeed review --json FILE` wrote, or {"ID OF A',
             "inspection/subset_data.py: --out {}: would replace the data set itself; take another --name or",
             "inspection/subset_data.py: take another --name, --version or --out",
             "inspection/subset_data.py: {}: is there already; take another --name or --version, or remove it",

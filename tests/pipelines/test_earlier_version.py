@@ -12,6 +12,7 @@ from PIL import Image
 
 import halofeed
 from halofeed.errors import ChangedSourceError, ManifestError, UsageError
+from halofeed.inspection.subset_data import SubsetOptions, write_subset
 from halofeed.inspection.verify import verify
 from halofeed.pipelines import earlier_version
 from halofeed.pipelines.convert import convert
@@ -394,6 +395,8 @@ def test_a_store_copies_the_kept_shards_by_itself(source, tmp_path):
         # No shard of the earlier version was read.
         assert not [line for line in later if line.startswith("GET") and "1.0.0/set-train" in line]
         assert halofeed.open(second).splits == halofeed.open(local).splits
+        part = write_subset(second, SubsetOptions(where="class=hat", out=str(tmp_path / "part")))
+        assert verify(part.folder).ok and 0 < part.manifest.splits["train"].records < 25
         here = go_on(source, tmp_path / "here", first, "1.1.0")
         assert verify(here).ok
         assert shard_bytes(Path(here)) == {

@@ -171,7 +171,9 @@ def test_streams_and_meshes_give_the_same_spacing(folders):
     for ours, element in zip(expected, stream.take(2).as_numpy_iterator(), strict=True):
         np.testing.assert_array_equal(element["spacing_mm"], ours)
     partition = Partition(cores_per_replica=1, dims={"image": (1, 1, 1, 1)})
-    on_mesh = Loader(folders["stretched"], **options).on_mesh(make_mesh(1, devices=jax.devices()[:1]), partition)
+    on_mesh = Loader(folders["stretched"], **options).on_mesh(
+        make_mesh(1, devices=jax.devices()[:1]), partition
+    )
     for ours, batch in zip(expected, on_mesh, strict=False):
         np.testing.assert_array_equal(np.asarray(batch["spacing_mm"]), ours)
 
