@@ -25,8 +25,8 @@ from numpy.typing import NDArray
 from halofeed.inspection.review.evidence import CLEAR, MOVED, evidence
 from halofeed.inspection.review.suspects import SuspectKind
 
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
+Float64Array = NDArray[np.float64]
+Int64Array = NDArray[np.int64]
 MATCHED: Final = 0.5
 """Smallest IoU of two boxes of one object, as in Pascal VOC's metric."""
 _TOUCHING: Final = 0.1
@@ -67,12 +67,12 @@ class BoxRecord:
     """
 
     number: int
-    boxes: Floats
-    classes: Integers
-    predicted: Floats
-    predicted_classes: Integers
-    scores: Floats
-    unlabeled: Floats
+    boxes: Float64Array
+    classes: Int64Array
+    predicted: Float64Array
+    predicted_classes: Int64Array
+    scores: Float64Array
+    unlabeled: Float64Array
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,18 +98,18 @@ class FaultyBox:
     seen_score: float
 
 
-def ious(one: Floats, other: Floats) -> Floats:
+def ious(one: Float64Array, other: Float64Array) -> Float64Array:
     """Return the intersection over union of boxes [n, 4] and [m, 4], [n, m]; 0 for boxes without an area."""
     shared = _shared_areas(one, other)
     union = _areas(one)[:, None] + _areas(other)[None] - shared
     return np.asarray(np.divide(shared, union, out=np.zeros_like(shared), where=union > 0))
 
 
-def _areas(boxes: Floats) -> Floats:
+def _areas(boxes: Float64Array) -> Float64Array:
     return np.asarray(np.prod(np.maximum(boxes[:, 2:] - boxes[:, :2], 0), 1))
 
 
-def _shared_areas(one: Floats, other: Floats) -> Floats:
+def _shared_areas(one: Float64Array, other: Float64Array) -> Float64Array:
     low = np.maximum(one[:, None, :2], other[None, :, :2])
     high = np.minimum(one[:, None, 2:], other[None, :, 2:])
     return np.asarray(np.prod(np.maximum(high - low, 0), -1))
@@ -145,8 +145,8 @@ def box_faults(records: Sequence[BoxRecord], random: np.random.Generator) -> lis
 
 
 def _label_measures(
-    views: Sequence[_View], classes: Integers, random: np.random.Generator
-) -> dict[BoxFault, tuple[list[Floats], list[Floats]]]:
+    views: Sequence[_View], classes: Int64Array, random: np.random.Generator
+) -> dict[BoxFault, tuple[list[Float64Array], list[Float64Array]]]:
     """Return each measure of labeled boxes as given, and of boxes with a planted fault of the kind, by record."""
     ones = [view.record for view in views]
     return {
@@ -185,7 +185,7 @@ def _usual_scores(records: Sequence[BoxRecord]) -> dict[int, float]:
     return usual
 
 
-def _same_class(one: BoxRecord, classes: Integers) -> NDArray[np.bool_]:
+def _same_class(one: BoxRecord, classes: Int64Array) -> NDArray[np.bool_]:
     return np.asarray(classes[:, None] == one.predicted_classes[None])
 
 
@@ -205,23 +205,23 @@ class _View:
     """A record with confidences, and the overlaps of labeled and predicted boxes, [label, prediction]."""
 
     record: BoxRecord
-    overlaps: Floats
+    overlaps: Float64Array
 
     @staticmethod
     def of(record: BoxRecord) -> _View:
         return _View(record=record, overlaps=ious(record.boxes, record.predicted))
 
-    def support(self) -> Floats:
+    def support(self) -> Float64Array:
         """Return the support of each box by any class."""
         return np.asarray(np.max(self.record.scores * self.overlaps, axis=1, initial=0))
 
-    def class_margins(self, classes: Integers) -> Floats:
+    def class_margins(self, classes: Int64Array) -> Float64Array:
         """Return the support of other classes less that of the given ones, by box."""
         support, same = self.record.scores * self.overlaps, _same_class(self.record, classes)
         others = np.max(np.where(same, 0, support), axis=1, initial=0)
         return np.asarray(others - np.max(np.where(same, support, 0), axis=1, initial=0))
 
-    def displacements(self, boxes: Floats) -> Floats:
+    def displacements(self, boxes: Float64Array) -> Float64Array:
         """Return the confidence of a prediction beside each box, less its support, if it stood at the given place."""
         one = self.record
         own = ious(boxes, one.predicted) * _same_class(one, one.classes)
@@ -230,12 +230,12 @@ class _View:
         best = np.max(np.where(beside, one.scores, 0), axis=1, initial=0)
         return np.asarray(best - np.max(own * one.scores, axis=1, initial=0))
 
-    def found(self) -> Floats:
+    def found(self) -> Float64Array:
         """Return the confidence of the prediction that fits each box best: a missing box, if the label lacked it."""
         fits = np.where(self.overlaps >= MATCHED, self.record.scores, 0)
         return np.asarray(np.max(fits, axis=1, initial=0))
 
-    def missing(self) -> Integers:
+    def missing(self) -> Int64Array:
         """Return the rows of predictions of objects without a box: those that no better prediction covers."""
         one = self.record
         is_free = np.max(self.overlaps, axis=0, initial=0) < MATCHED
@@ -249,7 +249,7 @@ class _View:
         return np.array(kept, np.int64)
 
 
-def _largest_of_others(overlaps: Floats) -> Floats:
+def _largest_of_others(overlaps: Float64Array) -> Float64Array:
     """Return for each label and prediction the largest overlap of the prediction with another label."""
     if len(overlaps) < 2:
         return np.zeros_like(overlaps)
@@ -257,7 +257,7 @@ def _largest_of_others(overlaps: Floats) -> Floats:
     return np.asarray(np.where(overlaps == first, second, first))
 
 
-def _other_classes(classes: Integers, known: Integers, random: np.random.Generator) -> Integers:
+def _other_classes(classes: Int64Array, known: Int64Array, random: np.random.Generator) -> Int64Array:
     """Draw another class for each label; the same if there is one only."""
     if len(known) < 2:
         return classes
@@ -265,14 +265,14 @@ def _other_classes(classes: Integers, known: Integers, random: np.random.Generat
     return np.asarray(known[(places + random.integers(1, len(known), len(classes))) % len(known)])
 
 
-def _moved(boxes: Floats, random: np.random.Generator) -> Floats:
+def _moved(boxes: Float64Array, random: np.random.Generator) -> Float64Array:
     """Move boxes by `MOVED` of their height and width."""
     shares = random.uniform(*MOVED, (len(boxes), 2)) * random.choice([-1, 1], (len(boxes), 2))
     steps = (boxes[:, 2:] - boxes[:, :2]) * shares
     return np.asarray(boxes + np.tile(steps, 2))
 
 
-def _planted_extras(records: Sequence[BoxRecord]) -> list[Floats]:
+def _planted_extras(records: Sequence[BoxRecord]) -> list[Float64Array]:
     """Measure the boxes of each record against the predictions of the next, where that has no box."""
     planted = []
     for one, following in zip(records, [*records[1:], *records[:1]], strict=True):
@@ -286,7 +286,7 @@ def _planted_extras(records: Sequence[BoxRecord]) -> list[Floats]:
 
 
 def _label_faults(
-    records: Sequence[BoxRecord], views: Sequence[_View], found: dict[BoxFault, Floats]
+    records: Sequence[BoxRecord], views: Sequence[_View], found: dict[BoxFault, Float64Array]
 ) -> list[FaultyBox]:
     """Return the kind with most evidence of each labeled box."""
     faults = []
@@ -325,13 +325,13 @@ def _seen(one: BoxRecord, view: _View, row: int, kind: BoxFault) -> int | None:
     return int(weights.argmax()) if weights.max(initial=0) > 0 else None
 
 
-def _box(box: Floats) -> tuple[float, float, float, float]:
+def _box(box: Float64Array) -> tuple[float, float, float, float]:
     top, left, bottom, right = box.tolist()
     return top, left, bottom, right
 
 
 def _missing_faults(
-    records: Sequence[BoxRecord], missing: Sequence[Integers], shares: Floats
+    records: Sequence[BoxRecord], missing: Sequence[Int64Array], shares: Float64Array
 ) -> list[FaultyBox]:
     places = [(one, row) for one, rows in zip(records, missing, strict=True) for row in rows.tolist()]
     return [

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from halofeed.inspection.review.evidence import evidence
 from halofeed.inspection.review.suspects import SuspectKind
 
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
+Float64Array = NDArray[np.float64]
+Int64Array = NDArray[np.int64]
 
 
 class ClassFault(SuspectKind):
@@ -43,7 +43,9 @@ class FaultyClass:
     seen_share: float
 
 
-def class_faults(labels: Integers, probabilities: Floats, random: np.random.Generator) -> list[FaultyClass]:
+def class_faults(
+    labels: Int64Array, probabilities: Float64Array, random: np.random.Generator
+) -> list[FaultyClass]:
     """Return each record with the class that the run sees instead, best first.
 
     The measure is the normalized margin: probabilities less the mean probability of each class among the records that
@@ -83,7 +85,7 @@ def class_faults(labels: Integers, probabilities: Floats, random: np.random.Gene
     ]
 
 
-def _margins(relative: Floats, labels: Integers) -> tuple[Floats, Integers]:
+def _margins(relative: Float64Array, labels: Int64Array) -> tuple[Float64Array, Int64Array]:
     rows, others = np.arange(len(labels)), relative.copy()
     others[rows, labels] = -np.inf
     seen = others.argmax(1)

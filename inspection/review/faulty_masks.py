@@ -27,8 +27,8 @@ from halofeed.inspection.review.components import Components, components_of
 from halofeed.inspection.review.evidence import CLEAR, MOVED, evidence
 from halofeed.inspection.review.suspects import SuspectKind
 
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
+Float64Array = NDArray[np.float64]
+Int64Array = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 LEAST_PIXELS: Final = 9
 """Smallest object: below 3 x 3 pixels no pixel is inside."""
@@ -94,10 +94,10 @@ class _Shape:
 class _Measured:
     """Values of one measure, of what is labeled and of planted faults."""
 
-    given: list[Floats] = field(default_factory=list)
-    planted: list[Floats] = field(default_factory=list)
+    given: list[Float64Array] = field(default_factory=list)
+    planted: list[Float64Array] = field(default_factory=list)
 
-    def evidence(self, labels: int) -> Floats:
+    def evidence(self, labels: int) -> Float64Array:
         empty = [np.zeros(0)]
         return evidence(np.concatenate(self.given + empty), np.concatenate(self.planted + empty), labels)
 
@@ -118,7 +118,9 @@ class MaskFaults:
         self._regions: list[FaultyObject] = []
         self._shapes: list[_Shape] = []
 
-    def add(self, record: int, labels: NDArray[np.integer], probabilities: Floats, counts: Mask) -> None:
+    def add(
+        self, record: int, labels: NDArray[np.integer], probabilities: Float64Array, counts: Mask
+    ) -> None:
         """Measure the objects of a record.
 
         Args:
@@ -171,14 +173,16 @@ class MaskFaults:
         faults += _without_partners(regions, faults)
         return sorted(faults, key=lambda fault: -fault.score)
 
-    def _drawn_classes(self, classes: Integers) -> Integers:
+    def _drawn_classes(self, classes: Int64Array) -> Int64Array:
         """Draw another class than the background and its own for each object; none if there is no other."""
         if self._classes < 3:
             return classes[:0]
         steps = self._random.integers(1, self._classes - 1, len(classes))
         return np.asarray((classes - 1 + steps) % (self._classes - 1) + 1)
 
-    def _moved_here(self, labels: NDArray[np.integer], probabilities: Floats, counts: Mask) -> Floats:
+    def _moved_here(
+        self, labels: NDArray[np.integer], probabilities: Float64Array, counts: Mask
+    ) -> Float64Array:
         """Measure the objects of the record before at random places of this one, where their class is not labeled."""
         margins = []
         for shape in self._shapes:
@@ -198,8 +202,8 @@ class MaskFaults:
         record: int,
         objects: Components,
         labels: NDArray[np.integer],
-        predicted: Integers,
-        probabilities: Floats,
+        predicted: Int64Array,
+        probabilities: Float64Array,
         counts: Mask,
     ) -> None:
         """Measure the regions that are predicted as a class and not labeled so."""
@@ -222,7 +226,7 @@ class MaskFaults:
         self._missing.given.append(np.array(measured, np.float64))
 
 
-def _means(objects: Components, probabilities: Floats) -> Floats:
+def _means(objects: Components, probabilities: Float64Array) -> Float64Array:
     """Return the mean probability of each class over each object, [object, class]."""
     places = objects.numbers > 0
     rows, count = objects.numbers[places] - 1, len(objects)
@@ -233,7 +237,7 @@ def _means(objects: Components, probabilities: Floats) -> Floats:
     return np.asarray(np.stack(sums, 1) / objects.sizes[:, None])
 
 
-def _margins(means: Floats, classes: Integers) -> tuple[Floats, Integers]:
+def _margins(means: Float64Array, classes: Int64Array) -> tuple[Float64Array, Int64Array]:
     """Return the mean of the strongest other class less that of each class given, and that other class."""
     means, rows = means[: len(classes)].copy(), np.arange(len(classes))
     own = means[rows, classes]
@@ -242,12 +246,12 @@ def _margins(means: Floats, classes: Integers) -> tuple[Floats, Integers]:
     return np.asarray(means[rows, seen] - own), seen
 
 
-def _window(box: Integers) -> tuple[slice, slice, slice]:
+def _window(box: Int64Array) -> tuple[slice, slice, slice]:
     low, high = box.tolist()
     return slice(low[0], high[0]), slice(low[1], high[1]), slice(low[2], high[2])
 
 
-def _is_one_object(pixels: Mask, numbers: NDArray[np.int32], sizes: Integers) -> bool:
+def _is_one_object(pixels: Mask, numbers: NDArray[np.int32], sizes: Int64Array) -> bool:
     """Return whether a region and one labeled object are the same place."""
     inside = np.bincount(numbers[pixels], minlength=1)
     if len(inside) < 2 or not inside[1:].any():
@@ -257,7 +261,7 @@ def _is_one_object(pixels: Mask, numbers: NDArray[np.int32], sizes: Integers) ->
     return shared >= _SAME * (int(pixels.sum()) + int(sizes[row]) - shared)
 
 
-def _thick_share(pixels: Mask, values: Floats) -> float:
+def _thick_share(pixels: Mask, values: Float64Array) -> float:
     """Return the mean of the values at pixels, times the fourth root of the share that is not at the border.
 
     A pixel is not at the border if it has all 8 neighbors in its slice. On masks of cell nuclei the root found 387 of
@@ -287,7 +291,7 @@ class _Outline:
 
     own: Mask
     seen: Mask
-    values: Floats
+    values: Float64Array
     shape: Mask
     label: int
 
@@ -296,8 +300,8 @@ class _Outline:
         objects: Components,
         row: int,
         labels: NDArray[np.integer],
-        predicted: Integers,
-        probabilities: Floats,
+        predicted: Int64Array,
+        probabilities: Float64Array,
         counts: Mask,
     ) -> _Outline:
         low, high = objects.boxes[row]
