@@ -154,7 +154,7 @@ def _thumbnail(pixels: NDArray[np.uint8]) -> NDArray[np.int64]:
         shared = each.sum(axis=2, dtype=np.int64) * parts
         shared[:, -1] = 0
         sums += shared[:, 1:] - shared[:, :-1]
-    return (sums << _MEAN_BITS) // (_ROWS_PER_CELL * width * channels)
+    return np.asarray((sums << _MEAN_BITS) // (_ROWS_PER_CELL * width * channels), np.int64)
 
 
 _memory = threading.local()
