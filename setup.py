@@ -41,7 +41,7 @@ setup(
     ],
     package_data={
         "halofeed": ["py.typed", "*.pyi", "help.json"],
-        "halofeed.inspection.html": ["*.css", "templates/**/*.html"],
+        "halofeed.inspection.html": ["*.css", "*.js", "templates/**/*.html"],
         "halofeed.trainer": ["configs/*.toml"],
     },
 )

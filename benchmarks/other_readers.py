@@ -9,8 +9,12 @@ equal, and boxes within half a pixel. `MENDED` has what the other program gets w
 reason, and the boxes are compared after this is mended.
 
 The extra `oracles` has datumaro, supervision and globox. label-studio-sdk, supervisely, labelme and ultralytics need
-0.4 to 6 GB each: install them into environments of their own, and name these with --python, as scalabel and
-cityscapesscripts. Formats whose readers need more than that are compared with stated numbers (reader json).
+0.4 to 6 GB each: install them into environments of their own, and name these with --python, as scalabel,
+cityscapesscripts, monai, pillow-jxl-plugin and pylibjpeg-libjpeg. Formats whose readers need more than that are
+compared with stated numbers (reader stated).
+
+Pictures are compared value by value. Decoders of lossy formats may round colors in other ways: the row says by how many
+levels at most.
 """
 
 from __future__ import annotations
@@ -29,6 +33,7 @@ import tempfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -45,6 +50,17 @@ HERE = Path(__file__).resolve().parents[1]
 SHARED = Path(os.environ.get("HALOFEED_TEST_DATA", HERE.parent / "shared/data"))
 # First, because rt-utils installs a package of its own that is named tests.
 sys.path.insert(0, str(HERE))
+
+from benchmarks.picture_readers import (  # noqa: E402
+    DECODERS,
+    picture_rows,
+    read_list_with_halofeed,
+    read_pixels_with,
+    read_pixels_with_halofeed,
+    read_with_croissant,
+    read_with_monai,
+    record_rows,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,6 +79,10 @@ class Case:
         patterns: options of a conversion of label images, to compare them instead of boxes.
         file: annotation file for halofeed, if it cannot be left out.
         mend: key of `MENDED`.
+        pixels: whether to compare the pixels of the pictures in the folder; `form` has their channels and bits.
+        by_first_value: whether pictures are named by their first value, because they are in containers.
+        is_list: whether to compare the files of each entry of a list of volumes.
+        within: largest difference between two numbers.
     """
 
     folder: Path
@@ -75,6 +95,10 @@ class Case:
     patterns: tuple[str, ...] = ()
     file: str | None = None
     mend: str = ""
+    pixels: bool = False
+    by_first_value: bool = False
+    is_list: bool = False
+    within: float = HALF_A_PIXEL
 
 
 Mend = Callable[[float, float, float, float], list[float]]
@@ -411,6 +435,10 @@ def read_with_halofeed(case: Case) -> Objects:
         return read_volumes_with_halofeed(case)
     if case.patterns:
         return read_labels_with_halofeed(case)
+    if case.pixels:
+        return read_pixels_with_halofeed(case.folder, case.form)
+    if case.is_list:
+        return read_list_with_halofeed(case.layout, case.folder)
     files, found = LocalFiles(case.folder), {}
     task = "detection" if case.layout == "cityscapes" else None
     options = LayoutOptions(keep=("keypoints",) if case.points else (), task=task)
@@ -418,8 +446,9 @@ def read_with_halofeed(case: Case) -> Objects:
         path = case.folder / one.source
         if one.problem or case.below not in str(path):
             continue
-        with Image.open(path) as picture:
+        with Image.open(io.BytesIO(files.read(one.source))) as picture:
             scale = np.array(picture.size) if one.normalized else np.ones(2)
+            first = int(np.asarray(picture).ravel()[0])
         rows = [
             [
                 box.label,
@@ -431,11 +460,12 @@ def read_with_halofeed(case: Case) -> Objects:
         ]
         regions = one.ignored_regions if case.reader == STATED else ()
         rows += [[REGION, xmin, ymin, xmax, ymax] for ymin, xmin, ymax, xmax in regions]
-        found[path.stem] = rows if one.boxes is not None else [[one.label]]
+        name = str(first) if case.by_first_value else path.stem
+        found[name] = rows if one.boxes is not None else [[one.label]]
     return found
 
 
-def difference(ours: Objects, theirs: Objects) -> str:
+def difference(ours: Objects, theirs: Objects, within: float = HALF_A_PIXEL) -> str:
     """Return the first difference between two readings, or ""."""
     if not ours or ours.keys() != theirs.keys():
         return f"pictures: {sorted(ours)[:3]} of {len(ours)}, {sorted(theirs)[:3]} of {len(theirs)}"
@@ -448,10 +478,10 @@ def difference(ours: Objects, theirs: Objects) -> str:
                 for entry in waiting
                 if entry[0] == item[0]
                 and len(entry) == len(item)
-                and np.abs(np.subtract(entry[1:], item[1:])).max(initial=0) <= HALF_A_PIXEL
+                and np.abs(np.subtract(entry[1:], item[1:])).max(initial=0) <= within
             ]
             if not near:
-                return f"{name}: {item} is none of {waiting}"
+                return f"{name}: {item!s:.200} is none of {waiting!s:.200}"
             waiting.remove(near[0])
         if waiting:
             return f"{name}: {waiting} is only in the other reading"
@@ -840,7 +870,7 @@ def stated(work: Path) -> Iterator[tuple[str, Case]]:
         _draw(work / layout / "data", *boxes)
         for file, text in files.items():
             (work / layout / file).write_text(text)
-        yield name, Case(folder=work / layout, layout=layout, reader="json", form=WRITTEN)
+        yield name, Case(folder=work / layout, layout=layout, reader=STATED, form=WRITTEN)
     yield from _drawn_masks(work, boxes)
 
 
@@ -869,8 +899,8 @@ def _drawn_masks(work: Path, boxes: Mapping[str, Sequence[Sequence[int]]]) -> It
         Image.fromarray(numbers).save(work / "pedestrians/PedMasks" / f"{stem}_mask.png")
         (work / "pedestrians/Annotation" / f"{stem}.txt").write_text(text)
     one_class = {name: [["object", *one[1:]] for one in found] for name, found in people.items() if found}
-    yield "DSB 2018", Case(folder=work / "masks", layout="object-masks", reader="json", form=one_class)
-    yield "Penn-Fudan", Case(folder=work / "pedestrians", layout="pascal-text", reader="json", form=people)
+    yield "DSB 2018", Case(folder=work / "masks", layout="object-masks", reader=STATED, form=one_class)
+    yield "Penn-Fudan", Case(folder=work / "pedestrians", layout="pascal-text", reader=STATED, form=people)
 
 
 def masks_and_frames(work: Path) -> Iterator[tuple[str, Case]]:
@@ -884,7 +914,7 @@ def masks_and_frames(work: Path) -> Iterator[tuple[str, Case]]:
     _draw(folder := work / "run-lengths", *(f"{name}.png" for name in WRITTEN))
     text = "".join(f"{name}.png,{label},{runs}\n" for name, label, runs in rows)
     (folder / "train.csv").write_text(f"ImageId,class,EncodedPixels\n{text}")
-    yield "run lengths", Case(folder=folder, layout="run-lengths", reader="json", form=WRITTEN)
+    yield "run lengths", Case(folder=folder, layout="run-lengths", reader=STATED, form=WRITTEN)
 
     width, height = SIZE
     size = f'width="{width}" height="{height}"'
@@ -896,7 +926,7 @@ def masks_and_frames(work: Path) -> Iterator[tuple[str, Case]]:
     _draw(folder := work / "brushes", "a.png")
     (folder / "a.xml").write_text(f'<annotations><image name="a.png" {size}>{shapes}</image></annotations>')
     only = {"a": WRITTEN["a"]}
-    yield "CVAT, brushes", Case(folder=folder, layout="cvat", reader="json", form=only)
+    yield "CVAT, brushes", Case(folder=folder, layout="cvat", reader=STATED, form=only)
 
     _draw(folder := work / "label_studio_brushes", "a.png")
     results = [
@@ -937,7 +967,7 @@ def masks_and_frames(work: Path) -> Iterator[tuple[str, Case]]:
     meta = "<meta><task><start_frame>0</start_frame><stop_frame>2</stop_frame></task></meta>"
     (folder / "a.xml").write_text(f'<annotations>{meta}<track label="car">{keys}</track></annotations>')
     moved = {name: [["car", *(side + 4 * n for side in (10, 8, 40, 30))]] for name, n in frames.items()}
-    yield "CVAT, key frames", Case(folder=folder, layout="cvat", reader="json", form=moved)
+    yield "CVAT, key frames", Case(folder=folder, layout="cvat", reader=STATED, form=moved)
 
     _draw(folder := work / "visdrone_video/sequences/v1", "0000001.jpg", "0000002.jpg")
     (folder.parents[1] / "annotations").mkdir()
@@ -1018,11 +1048,104 @@ def street_scenes(work: Path) -> Iterator[tuple[str, Case]]:
     }
     (work / "datumaro/annotations/train.json").write_text(json.dumps(document))
     yield "Datumaro", Case(folder=work / "datumaro", layout="datumaro", form="datumaro")
+    poses = [
+        {
+            "type": "points",
+            "label_id": 0,
+            "points": [12.5, 9, 20, 11, 0, 0],
+            "visibility": [2, 1, 0],
+            "group": 1,
+        },
+        {"type": "bbox", "label_id": 0, "bbox": [10, 8, 30, 22], "group": 1},
+    ]
+    item["annotations"] = [{"id": at, "attributes": {}, "z_order": 0, **one} for at, one in enumerate(poses)]
+    named = {"label_id": 0, "labels": ["nose", "eye", "tail"], "joints": [], "positions": []}
+    document["categories"]["points"] = {"items": [named]}
+    shutil.copytree(work / "datumaro", folder := work / "datumaro_points")
+    (folder / "annotations/train.json").write_text(json.dumps(document))
+    yield "Datumaro, points", Case(folder=folder, layout="datumaro", form="datumaro", points=True)
+    yield from _label_documents(work)
+
+
+def _label_documents(work: Path) -> Iterator[tuple[str, Case]]:
+    """Write label images of SageMaker and FiftyOne, keypoints of FiftyOne, and polygons of CVAT's key frames."""
+    masks = {label: _rectangle(*map(int, sides)) for label, *sides in WRITTEN["a"]}
+    values = np.zeros(SIZE[::-1], np.uint8)
+    for value, mask in enumerate(masks.values(), start=1):
+        values[mask] = value
+    form = {"a": pixels_by_class(masks)}
+    task = ("--task", "segmentation")
+    colors = {"BACKGROUND": "#ffffff", "cat": "#2acf59", "dog": "#f28333"}
+    pairs = {
+        str(at): {"class-name": one, "hex-color": color} for at, (one, color) in enumerate(colors.items())
+    }
+    palette = np.array([[int(one[at : at + 2], 16) for at in (1, 3, 5)] for one in colors.values()], np.uint8)
+    _draw(folder := work / "sagemaker_labels", "a.png")
+    (folder / "labels").mkdir()
+    Image.fromarray(palette[values]).save(folder / "labels/0.png")
+    meta = {"internal-color-map": pairs, "type": "groundtruth/semantic-segmentation"}
+    line = {"source-ref": "s3://b/a.png", "x-ref": "s3://b/labels/0.png", "x-ref-metadata": meta}
+    (folder / "output.manifest").write_text(json.dumps(line))
+    case = Case(folder=folder, layout="sagemaker", reader=STATED, form=form, patterns=task)
+    yield "SageMaker, label images", case
+
+    np.save(stream := io.BytesIO(), values)
+    packed = base64.b64encode(zlib.compress(stream.getvalue())).decode()
+    truth: dict[str, Any] = {"_cls": "Segmentation", "mask": {"$binary": {"base64": packed, "subType": "00"}}}
+    for name, more in (
+        ("packed", truth),
+        ("files", {"_cls": "Segmentation", "mask_path": "fields/truth/a.png"}),
+    ):
+        _draw(folder := work / f"fiftyone_{name}", "a.png")
+        (folder / "fields/truth").mkdir(parents=True)
+        if name == "files":
+            Image.fromarray(values).save(folder / "fields/truth/a.png")
+        (folder / "metadata.json").write_text(
+            json.dumps({"mask_targets": {"truth": {"1": "cat", "2": "dog"}}})
+        )
+        (folder / "samples.json").write_text(json.dumps({"samples": [{"filepath": "a.png", "truth": more}]}))
+        case = Case(folder=folder, layout="fiftyone", reader=STATED, form=form, patterns=task)
+        yield f"FiftyOne, segmentations, {name}", case
+
+    _draw(folder := work / "fiftyone_points", "a.png")
+    box = {"label": "cat", "bounding_box": [0.125, 0.25, 0.5, 0.5]}
+    pose = {"label": "cat", "points": [[0.25, 0.5], [float("nan")] * 2, [0.5, 0.75]]}
+    sample = {
+        "filepath": "a.png",
+        "truth": {"_cls": "Detections", "detections": [box]},
+        "pose": {"_cls": "Keypoints", "keypoints": [pose]},
+    }
+    (folder / "samples.json").write_text(json.dumps({"samples": [sample]}))
+    form = {"a": [["cat", 24, 32, 48, 48]]}
+    case = Case(folder=folder, layout="fiftyone", reader=STATED, form=form, points=True)
+    yield "FiftyOne, keypoints", case
+
+    # The polygon between is that of CVAT's interpolate_position; its box is compared.
+    _draw(folder := work / "key_polygons", *(f"frame_00000{number}.png" for number in range(3)))
+    places = {0: "10,10;20,8;30,10;31,20;30,30;20,33;10,30", 2: "20,20;50,20;35,45"}
+    keys = "".join(f'<polygon frame="{at}" outside="0" points="{points}"/>' for at, points in places.items())
+    meta_text = "<meta><task><start_frame>0</start_frame><stop_frame>2</stop_frame></task></meta>"
+    (folder / "a.xml").write_text(f'<annotations>{meta_text}<track label="car">{keys}</track></annotations>')
+    moved: dict[int, list[float]] = {0: [10, 8, 31, 33], 1: [15, 14, 40.5, 39], 2: [20, 20, 50, 45]}
+    by_frame: Objects = {f"frame_00000{number}": [["car", *sides]] for number, sides in moved.items()}
+    yield "CVAT, key polygons", Case(folder=folder, layout="cvat", reader=STATED, form=by_frame)
+
+
+def rows_of_pictures(data: Path, work: Path) -> Iterator[tuple[str, Case]]:
+    """Yield the rows of picture_readers.py."""
+    for name, arguments in chain(picture_rows(data, work), record_rows(work)):
+        yield name, Case(**arguments)
+
+
+def _other_pixels(module: str, case: Case) -> Objects:
+    return read_pixels_with(module, case.folder, case.form)
 
 
 READERS: dict[str, Callable[[Case], Objects]] = {
     STATED: lambda case: dict(case.form),
-    "json": lambda case: case.form,
+    **{name: partial(_other_pixels, name) for name in DECODERS},
+    "mlcroissant": lambda case: read_with_croissant(case.form, case.folder),
+    "monai": lambda case: read_with_monai(case.form, case.folder),
     "scalabel": lambda case: read_with_scalabel(str(case.folder)),
     "cityscapesscripts": lambda case: read_with_cityscapes(str(case.folder)),
     "datumaro": lambda case: (
@@ -1082,6 +1205,7 @@ def main() -> int:
             masks_and_frames(folder),
             street_scenes(folder),
             volumes(folder),
+            rows_of_pictures(parsed.data, folder),
         )
         for name, case in chain(*given, *(() if parsed.only else (exports(parsed.data, folder),))):
             if parsed.only not in name:
@@ -1100,7 +1224,9 @@ def main() -> int:
                 theirs = {
                     key: [[one[0], *mend(*one[1:])] for one in objects] for key, objects in theirs.items()
                 }
-                found = difference(read_with_halofeed(case), theirs)
+                found = difference(read_with_halofeed(case), theirs, case.within)
+                if not reason and case.within != HALF_A_PIXEL:
+                    reason = f"within {case.within:g} levels"
             failed |= bool(found)
             print(
                 f"{name:<36} {case.reader:<16} {found or f'equal; {reason}'.removesuffix('; ')}", flush=True

@@ -17,6 +17,7 @@ _API = (
     "ConvertedDataset",
     "Dataset",
     "convert",
+    "diff",
     "dry_run",
     "evaluate",
     "export",
@@ -27,6 +28,7 @@ _API = (
     "report",
     "review",
     "show",
+    "subset",
     "train",
     "verify",
 )

@@ -7,6 +7,7 @@ from typing import Any, Literal
 from halofeed.api import StrPath
 from halofeed.inspection.review.review import Review
 from halofeed.inspection.verify import VerifyReport
+from halofeed.inspection.version_difference import VersionDifference
 from halofeed.api import ConvertedDataset as ConvertedDataset
 from halofeed.api import Dataset as Dataset
 from halofeed.keras_data import keras_datasets as keras_datasets
@@ -59,6 +60,8 @@ def convert(
     beam_options: Sequence[str] = (),
     images: StrPath | None = None,
     version: str = '1.0.0',
+    from_: StrPath = '',
+    keep_splits: bool = False,
     label_map: StrPath | None = None,
     split_lists: Sequence[str | int] | Mapping[str, Any] = (),
     nnunet_splits: StrPath | None = None,
@@ -214,6 +217,11 @@ def convert(
         beam_options: Beam's own options, such as ["--runner=DataflowRunner"].
         images: folder that image paths are relative to; default: the source's folder.
         version: the data set's version.
+        from_: folder or address of an earlier version, such as data/cards/1.0.0: take its recipe, keep its shards
+            without a changed or removed example, and put new examples into further shards; its classes keep their
+            numbers. source names all sources, old and new; out and name are those of the earlier version.
+        keep_splits: with from_: examples of the earlier version keep their split, and new ones of their groups get
+            it; other options of splits are then for the rest.
         label_map: file of class names (.txt, .json, .pbtxt, .csv); default: from the data.
         split_lists: split by lists of files, e.g. train=train.txt,test=test.txt.
         nnunet_splits: nnU-Net's splits_final.json: the cases of train and val; nnunet_fold says which fold.
@@ -278,7 +286,7 @@ def convert(
         max_dimension: keep-aspect: ... unless the longer side would pass this.
         pad: keep-aspect: pad to max x max at the bottom and right.
         pad_value: value of padding, one value or one per channel, e.g. 124,116,104 (default: 0); volumes: in HU
-            (default: the scan's smallest value).
+            (default: the smallest value of each channel).
         interpolation: how images are resized and resampled. Pictures and clips: tf1-* and tf2-* give TensorFlow's own
             pixels (default: antialias). Volumes: linear or cubic, with smoothing before downsampling (default:
             linear).
@@ -399,7 +407,8 @@ def convert(
         channel_grid: refuse: a further channel on another grid than the first (PET and CT, ADC and T2) is refused;
             resample: it is brought onto the first one's grid by linear interpolation (few whole numbers in areas, as
             labels: nearest voxel), and voxels that it does not cover get its background; resample:NAME takes the grid
-            of another channel: the part of its file's name that others lack, e.g. resample:CT, or its number from 0.
+            of another channel: its name in dataset.json, the part of its file's name that others lack, e.g.
+            resample:CT, or its number from 0.
         mask_grid_tolerance: largest offset of a mask, or a further channel, from its scan's grid along each axis, as
             a fraction of a voxel below 0.5; within it the offset is ignored.
         mask_references: a SEG or RTSTRUCT that refers to other images, another series or another frame of reference
@@ -411,7 +420,8 @@ def convert(
             channel of 0 and 1, the last axis of `label` (halofeed's trainer does not train on it).
         several_masks: several label files (SEGs, RTSTRUCTs) of one image are refused, or merged in order of name, as
             those of a table are; volumes: readings of the same structures become one label: majority takes the class
-            of most files, staple weighs files by their agreement (STAPLE); a tie is background.
+            of most readings, staple weighs them by their agreement (STAPLE); a tie is background. A reading is a
+            file, or all files of one {reader} of label_pattern.
         scan_box_units: scan-boxes: unit of the boxes: voxels (continuous, x along the file's fastest axis), mm-ras
             (to the right, anterior and superior, as in NIfTI) or mm-lps (left, posterior, superior, as in DICOM and
             ITK); auto takes the only one in which they lie in their scans.
@@ -461,7 +471,8 @@ def convert(
             in anat, e.g. **/{id}_pet.nii.gz, with {id} for the subject and session.
         label_pattern: pairs, dicom: path of the labels, e.g. labels/{id}.nii.gz; class-masks, dicom: e.g.
             {class}/{id}.nii.gz; dicom: also folders of DICOM images whose values are classes, or pictures, one for
-            each slice; bids: the labels to take where there are several, e.g. derivatives/manual/**/{id}_dseg.nii.gz.
+            each slice; bids: the labels to take where there are several, e.g. derivatives/manual/**/{id}_dseg.nii.gz;
+            {reader} is who drew a label, see several_masks.
         regions: nnU-Net: regions (classes of several values) are refused, or each value is a class that is named
             after all regions that contain it, e.g. tumor+core; with class_overlap channels each region is a separate
             class.
@@ -470,7 +481,7 @@ def convert(
             sessions.
         classes: the classes to keep, by name (label images: or value), in the order of their ids (a label_map gives
             other ids); objects, pictures, pixels and voxels of all others are left out. A name may be a pattern, e.g.
-            'GTV*', which keeps each class that fits, or a code of a SEG or RTSTRUCT, e.g. SCT:10200004.
+            'GTV*', which keeps each class that fits, or a code of a SEG, RTSTRUCT or .seg.nrrd, e.g. SCT:10200004.
         map_classes: replace classes of the source, by name (label images: or value): FROM=TO, e.g.
             'car=vehicle,bus=vehicle' or 'left kidney=kidney,BODY=background,500=liver', 'GTV*=tumor' for all that
             fit, SCT:10200004=liver for a code (SCT:64033007+SCT:7771000 with a modifier), or 1..300=cell for a range
@@ -522,6 +533,8 @@ def dry_run(
     recipe: StrPath | Mapping[str, Any] | None = None,
     images: StrPath | None = None,
     version: str = '1.0.0',
+    from_: StrPath = '',
+    keep_splits: bool = False,
     label_map: StrPath | None = None,
     split_lists: Sequence[str | int] | Mapping[str, Any] = (),
     nnunet_splits: StrPath | None = None,
@@ -675,6 +688,11 @@ def dry_run(
         recipe: manifest.json of a data set, options in JSON or YAML, or a pipeline.config; options here win.
         images: folder that image paths are relative to; default: the source's folder.
         version: the data set's version.
+        from_: folder or address of an earlier version, such as data/cards/1.0.0: take its recipe, keep its shards
+            without a changed or removed example, and put new examples into further shards; its classes keep their
+            numbers. source names all sources, old and new; out and name are those of the earlier version.
+        keep_splits: with from_: examples of the earlier version keep their split, and new ones of their groups get
+            it; other options of splits are then for the rest.
         label_map: file of class names (.txt, .json, .pbtxt, .csv); default: from the data.
         split_lists: split by lists of files, e.g. train=train.txt,test=test.txt.
         nnunet_splits: nnU-Net's splits_final.json: the cases of train and val; nnunet_fold says which fold.
@@ -742,7 +760,7 @@ def dry_run(
         max_dimension: keep-aspect: ... unless the longer side would pass this.
         pad: keep-aspect: pad to max x max at the bottom and right.
         pad_value: value of padding, one value or one per channel, e.g. 124,116,104 (default: 0); volumes: in HU
-            (default: the scan's smallest value).
+            (default: the smallest value of each channel).
         interpolation: how images are resized and resampled. Pictures and clips: tf1-* and tf2-* give TensorFlow's own
             pixels (default: antialias). Volumes: linear or cubic, with smoothing before downsampling (default:
             linear).
@@ -863,7 +881,8 @@ def dry_run(
         channel_grid: refuse: a further channel on another grid than the first (PET and CT, ADC and T2) is refused;
             resample: it is brought onto the first one's grid by linear interpolation (few whole numbers in areas, as
             labels: nearest voxel), and voxels that it does not cover get its background; resample:NAME takes the grid
-            of another channel: the part of its file's name that others lack, e.g. resample:CT, or its number from 0.
+            of another channel: its name in dataset.json, the part of its file's name that others lack, e.g.
+            resample:CT, or its number from 0.
         mask_grid_tolerance: largest offset of a mask, or a further channel, from its scan's grid along each axis, as
             a fraction of a voxel below 0.5; within it the offset is ignored.
         mask_references: a SEG or RTSTRUCT that refers to other images, another series or another frame of reference
@@ -875,7 +894,8 @@ def dry_run(
             channel of 0 and 1, the last axis of `label` (halofeed's trainer does not train on it).
         several_masks: several label files (SEGs, RTSTRUCTs) of one image are refused, or merged in order of name, as
             those of a table are; volumes: readings of the same structures become one label: majority takes the class
-            of most files, staple weighs files by their agreement (STAPLE); a tie is background.
+            of most readings, staple weighs them by their agreement (STAPLE); a tie is background. A reading is a
+            file, or all files of one {reader} of label_pattern.
         scan_box_units: scan-boxes: unit of the boxes: voxels (continuous, x along the file's fastest axis), mm-ras
             (to the right, anterior and superior, as in NIfTI) or mm-lps (left, posterior, superior, as in DICOM and
             ITK); auto takes the only one in which they lie in their scans.
@@ -925,7 +945,8 @@ def dry_run(
             in anat, e.g. **/{id}_pet.nii.gz, with {id} for the subject and session.
         label_pattern: pairs, dicom: path of the labels, e.g. labels/{id}.nii.gz; class-masks, dicom: e.g.
             {class}/{id}.nii.gz; dicom: also folders of DICOM images whose values are classes, or pictures, one for
-            each slice; bids: the labels to take where there are several, e.g. derivatives/manual/**/{id}_dseg.nii.gz.
+            each slice; bids: the labels to take where there are several, e.g. derivatives/manual/**/{id}_dseg.nii.gz;
+            {reader} is who drew a label, see several_masks.
         regions: nnU-Net: regions (classes of several values) are refused, or each value is a class that is named
             after all regions that contain it, e.g. tumor+core; with class_overlap channels each region is a separate
             class.
@@ -934,7 +955,7 @@ def dry_run(
             sessions.
         classes: the classes to keep, by name (label images: or value), in the order of their ids (a label_map gives
             other ids); objects, pictures, pixels and voxels of all others are left out. A name may be a pattern, e.g.
-            'GTV*', which keeps each class that fits, or a code of a SEG or RTSTRUCT, e.g. SCT:10200004.
+            'GTV*', which keeps each class that fits, or a code of a SEG, RTSTRUCT or .seg.nrrd, e.g. SCT:10200004.
         map_classes: replace classes of the source, by name (label images: or value): FROM=TO, e.g.
             'car=vehicle,bus=vehicle' or 'left kidney=kidney,BODY=background,500=liver', 'GTV*=tumor' for all that
             fit, SCT:10200004=liver for a code (SCT:64033007+SCT:7771000 with a modifier), or 1..300=cell for a range
@@ -986,11 +1007,50 @@ def verify(
 
 def review(
     path: StrPath,
+    *,
+    run: StrPath | Sequence[StrPath] | None = None,
+    redirects: str = '',
+    json: StrPath | None = None,
+    show: int = 5,
+    split: str = '',
+    checkpoint: str | int = 'best',
+    debug: bool = False,
 ) -> Review:
     """Search a data set for what may hurt training; see `halofeed.inspection.review.review.review_dataset`.
 
+    Args:
+        path: folder or address of the data set's version.
+        run: folder that `train` returned, or several: likely label faults are listed by what they predict.
+        redirects: http addresses: hosts to which the server may redirect, or * for any (default: only itself).
+        json: write all that was found as JSON; - for standard output.
+        show: suspects of each kind to list.
+        split: search label faults in this split only (default: all).
+        checkpoint: best, last or a step.
+        debug: show the whole traceback of an error.
+
     >>> halofeed.review("data/photos").suspects
     ()
+    """
+
+def diff(
+    earlier: StrPath,
+    later: StrPath,
+    *,
+    json: StrPath | None = None,
+    html: StrPath | None = None,
+    debug: bool = False,
+) -> VersionDifference:
+    """Compare two versions of a data set, and return everything in which they differ.
+
+    Args:
+        earlier: folder or address of the earlier version.
+        later: folder or address of the later version.
+        json: write all differences into this file; - prints only them.
+        html: write a page into this file, which loads nothing else.
+        debug: show the whole traceback of an error.
+
+    >>> halofeed.diff("data/photos", "data/photos").is_empty
+    True
     """
 
 def inspect(
@@ -1012,6 +1072,8 @@ def report(
     sources: StrPath | None = None,
     redirects: str = '',
     samples: int = 12,
+    serve: bool = False,
+    port: int = 0,
     debug: bool = False,
 ) -> Path:
     """Write the HTML report of a data set or a training run, and return its path.
@@ -1022,7 +1084,10 @@ def report(
         sources: the folder of the source pictures, to show them beside the stored ones; default: the folder from
             which this machine converted them; without one they are not shown.
         redirects: http addresses: hosts to which the server may redirect, or * for any (default: only itself).
-        samples: pictures to show.
+        samples: samples to show beside their sources; 0 for a report without pictures.
+        serve: write no file; serve pages of all records with search and filter to a browser of this machine, until
+            Ctrl-C.
+        port: of serve; default: any free port.
         debug: show the whole traceback of an error.
 
     >>> print(halofeed.report("data/photos", output="photos.html"))
@@ -1060,6 +1125,32 @@ def show(
 
     >>> print(halofeed.show("data/photos", batch_size=4, output="batch.png"))
     batch.png
+    """
+
+def subset(
+    path: StrPath,
+    *,
+    where: str,
+    out: StrPath,
+    name: str = '',
+    version: str = '',
+    findings: StrPath | Mapping[int, Sequence[str]] | None = None,
+    debug: bool = False,
+) -> Dataset:
+    """Write the records that meet a condition as a version of their own, which lists its parent, and open it.
+
+    Args:
+        path: folder or address of the data set's version.
+        where: condition on the records, such as "class=hat and width>=24"; `halofeed subset --help` has the language.
+        out: folder below which NAME/VERSION is made.
+        name: the subset's name (default: the data set's).
+        version: the subset's version (default: the data set's).
+        findings: findings that a condition may name: what `halofeed review json` wrote, or {"ID OF A RECORD":
+            ["FINDING", ...], ...} (default: the command reviews the data set).
+        debug: show the whole traceback of an error.
+
+    >>> halofeed.subset("data/photos", where="class=hat", out="data", name="hats").splits
+    {'train': 4}
     """
 
 def plan(

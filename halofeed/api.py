@@ -27,13 +27,14 @@ from halofeed.system.wording import plural
 if TYPE_CHECKING:
     from halofeed.inspection.review.review import Review
     from halofeed.inspection.verify import VerifyReport
+    from halofeed.inspection.version_difference import VersionDifference
     from halofeed.loader import Loader
     from halofeed.pipelines.convert import Conversion
     from halofeed.pipelines.run_counts import ConversionSummary
 
 __all__ = [
-    *("ConvertedDataset", "Dataset", "convert", "dry_run", "evaluate", "export", "inspect", "open"),
-    *("plan", "predict", "report", "review", "show", "train", "verify"),
+    *("ConvertedDataset", "Dataset", "convert", "diff", "dry_run", "evaluate", "export", "inspect", "open"),
+    *("plan", "predict", "report", "review", "show", "subset", "train", "verify"),
 ]
 StrPath = str | os.PathLike[str]
 
@@ -146,15 +147,19 @@ class ConvertedDataset(Dataset):
 
     Attributes:
         summary: time, records, bytes and kept shards of the run, and rejects by reason; the command prints the same.
+        changes: with `from_`, everything that differs from the earlier version, as of `halofeed.diff`; otherwise None.
 
     >>> done = halofeed.convert("photos", "data", name="again", height=16, width=24)
     >>> done.summary.records, done.summary.shards_kept, done.summary.rejected
     (8, 0, {})
     """
 
-    def __init__(self, path: StrPath, summary: ConversionSummary) -> None:
+    def __init__(
+        self, path: StrPath, summary: ConversionSummary, changes: VersionDifference | None = None
+    ) -> None:
         super().__init__(path)
         self.summary = summary
+        self.changes = changes
 
 
 @explains_calls
@@ -215,20 +220,52 @@ def convert(
         raise UsageError(
             "dry_run: halofeed.convert opens what it wrote; call halofeed.dry_run with the same parameters"
         )
-    given = {"layout": layout or None, "recipe": recipe, **_places(source, out, name), **options}
-    parsed, _ = _run("convert", {}, given, beam_options)
-    done: Conversion = parsed.conversion
-    _print_rejected(done, getattr(parsed, "max_rejected", None), is_quiet=parsed.quiet)
-    return ConvertedDataset(done.folder, done.summary)
+    given = conversion_parameters(source, out, layout=layout, recipe=recipe, name=name, **options)
+    done, changes = run_conversion(given, beam_options)
+    return ConvertedDataset(done.folder, done.summary, changes)
 
 
-def _print_rejected(done: Conversion, max_rejected: str | None, *, is_quiet: bool) -> None:
-    """Print the warning about rejected inputs, because nobody sees the summary of the command."""
+def conversion_parameters(
+    source: StrPath,
+    out: StrPath,
+    *,
+    layout: str = "",
+    recipe: StrPath | Mapping[str, Any] | None = None,
+    name: str = "",
+    **options: Any,
+) -> dict[str, Any]:
+    """Return the parameters of `convert` as `run_conversion` takes them."""
+    places = _places(source, out, name, options.get("from_"))
+    return {"layout": layout or None, "recipe": recipe, **places, **options}
+
+
+def run_conversion(
+    given: Mapping[str, Any],
+    beam_options: Sequence[str] = (),
+    *,
+    caller: str = "halofeed.convert",
+    again: str = "convert again with --overwrite",
+) -> tuple[Conversion, VersionDifference | None]:
+    """Convert, and print the warning about rejected inputs, because nobody sees the summary of the command.
+
+    Args:
+        given: parameters of `convert`.
+        beam_options: as for `convert`.
+        caller: function that the user called, for messages.
+        again: how corrected inputs are converted, for the warning.
+
+    Returns:
+        What was done, and with `from_` what differs from the earlier version.
+    """
     from halofeed.keywords import name_parameters
     from halofeed.pipelines.summary import rejected_warning
 
-    if not is_quiet and (warning := rejected_warning(done, max_rejected)):
-        print_status(f"halofeed.convert: {name_parameters(warning)}")
+    parsed, _ = _run("convert", {}, given, beam_options)
+    done: Conversion = parsed.conversion
+    warning = rejected_warning(done, getattr(parsed, "max_rejected", None), again)
+    if warning and not parsed.quiet:
+        print_status(f"{caller}: {name_parameters(warning)}")
+    return done, parsed.changes
 
 
 @explains_calls
@@ -247,10 +284,12 @@ def dry_run(source: StrPath, out: StrPath, *, name: str = "", **options: Any) ->
     >>> print(halofeed.dry_run("photos", "data", height=16, width=24).splitlines()[1].strip())
     train        8 inputs
     """
-    return _run("convert", {}, {**_places(source, out, name), "dry_run": True, **options})[1].rstrip("\n")
+    return _run(
+        "convert", {}, {**_places(source, out, name, options.get("from_")), "dry_run": True, **options}
+    )[1].rstrip("\n")
 
 
-def _places(source: StrPath, out: StrPath, name: str) -> dict[str, str]:
+def _places(source: StrPath, out: StrPath, name: str, from_: object = None) -> dict[str, str]:
     """Return the source, the output and the name; its default is the source's in the letters that names have."""
     fix = (
         "save pictures as PNG files in a folder for each class, or a table as CSV, and name the folder above"
@@ -262,6 +301,8 @@ def _places(source: StrPath, out: StrPath, name: str) -> dict[str, str]:
         "source": path_text("source", source, fix),
         "out": path_text("out", out, "name a folder below which data sets lie, such as 'data'"),
     }
+    if not name and from_:  # the name of the earlier version, which the command reads
+        return given
     stem = re.sub(r"[^a-z0-9_]+", "_", Path(given["source"].rstrip("/")).stem.lower()).strip("_")
     stem = stem if re.match("[a-z]", stem) else f"data_{stem}".rstrip("_")
     return {**given, "name": name or stem}
@@ -281,16 +322,40 @@ def verify(path: StrPath) -> VerifyReport:
 
 
 @explains_calls
-def review(path: StrPath) -> Review:
+def review(path: StrPath, *, run: StrPath | Sequence[StrPath] | None = None, **options: Any) -> Review:
     """Search a data set for what may hurt training; see `halofeed.inspection.review.review.review_dataset`.
+
+    Args:
+        path: folder or address of the data set's version.
+        run: folder that `train` returned, or several: likely label faults are listed by what they predict.
+        options: options of `halofeed review`.
 
     >>> halofeed.review("data/photos").suspects
     ()
     """
-    from halofeed.inspection.review.review import review_dataset
 
-    with _naming_parameters():
-        return review_dataset(open(path).path)
+    runs = [run] if isinstance(run, str | os.PathLike) else run
+    joined = None if runs is None else ",".join(path_text("run", one) for one in runs)
+    parsed, _ = _run("review", {"path": open(path).path}, {**options, "run": joined})
+    found: Review = parsed.review
+    return found
+
+
+@explains_calls
+def diff(earlier: StrPath, later: StrPath, **options: Any) -> VersionDifference:
+    """Compare two versions of a data set, and return everything in which they differ.
+
+    Args:
+        earlier: folder or address of the earlier version.
+        later: folder or address of the later version.
+        options: options of `halofeed diff`.
+
+    >>> halofeed.diff("data/photos", "data/photos").is_empty
+    True
+    """
+    parsed, _ = _run("diff", {"path": earlier, "other": later}, options)
+    found: VersionDifference = parsed.difference
+    return found
 
 
 @explains_calls
@@ -314,6 +379,10 @@ def report(path: StrPath, **options: Any) -> Path:
     >>> print(halofeed.report("data/photos", output="photos.html"))
     photos.html
     """
+    if options.get("serve"):
+        raise UsageError(
+            f"serve: a server runs until Ctrl-C; run `halofeed report {path} --serve` in a terminal"
+        )
     return Path(_run("report", {"path": path}, options)[1].strip())
 
 
@@ -329,6 +398,23 @@ def show(path: StrPath, **options: Any) -> Path:
     batch.png
     """
     return Path(_run("show", {"path": path}, options)[1].strip())
+
+
+@explains_calls
+def subset(path: StrPath, *, where: str, out: StrPath, **options: Any) -> Dataset:
+    """Write the records that meet a condition as a version of their own, which lists its parent, and open it.
+
+    Args:
+        path: folder or address of the data set's version.
+        where: condition on the records, such as "class=hat and width>=24"; `halofeed subset --help` has the language.
+        out: folder below which NAME/VERSION is made.
+        options: options of `halofeed subset`.
+
+    >>> halofeed.subset("data/photos", where="class=hat", out="data", name="hats").splits
+    {'train': 4}
+    """
+    parsed, _ = _run("subset", {"path": path}, {"where": where, "out": out, **options})
+    return Dataset(parsed.subset.folder)
 
 
 @explains_calls

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from halofeed import __version__, conversion, planning, training
+from halofeed import __version__, conversion, planning, training, version_commands
 from halofeed.completion import COMPLETION_EXAMPLE, SHELLS, completion_script
 from halofeed.options import add_help, option_group
 from halofeed.parser import Command, CommandParser, HelpFormatter, join_values
@@ -123,7 +123,7 @@ def _dispatch(parsed: argparse.Namespace, beam_arguments: Sequence[str]) -> int:
     if hasattr(parsed, "redirects") and is_remote(parsed.path):
         hosts = tuple(filter(None, map(str.strip, parsed.redirects.split(","))))
         parsed.path = Address(parsed.path, hosts)
-    for name in ("path", "data"):
+    for name in ("path", "data", "other"):
         path = getattr(parsed, name, None)
         # data/cards means data/cards/1.0.0 if that is its only version.
         if isinstance(path, str) and os.path.isdir(path) and not os.path.exists(f"{path}/manifest.json"):
@@ -162,7 +162,7 @@ def run_command(
 
 _LOCAL_PATHS = (
     *("run", "out", "output", "source", "sources", "json", "html", "folder", "config"),
-    *("backbone_weights", "init", "compile_cache"),
+    *("backbone_weights", "init", "compile_cache", "findings"),
 )
 """Arguments that must be local paths in all commands except convert."""
 
@@ -171,7 +171,7 @@ def _refuse_addresses(parsed: argparse.Namespace) -> None:
     """Refuse addresses for local paths, and with one slash, where a folder `s3:` would be made otherwise."""
     for name, value in vars(parsed).items():
         if isinstance(value, str) and (meant := meant_address(value)) is not None:
-            flag = "" if name in ("path", "data", "run") else f"--{name.replace('_', '-')} "
+            flag = "" if name in ("path", "data", "other", "run") else f"--{name.replace('_', '-')} "
             raise UsageError(
                 f"{flag}{value}: an address has two slashes; write {meant}, or ./{value} for a path"
             )
@@ -288,6 +288,17 @@ def _add_review(parser: CommandParser) -> None:
     parser.add_argument(
         "--show", type=int, default=5, metavar="N", help="suspects of each kind to list (default: 5)"
     )
+    group = parser.add_argument_group("likely label faults, by what trained runs predict")
+    group.add_argument(
+        "--run",
+        metavar="RUN",
+        help="the folder that `halofeed train --out` made; several with commas, such as one for each fold: each split "
+        "is predicted by the first run that was not trained on it",
+    )
+    group.add_argument("--split", default="", help="search label faults in this split only (default: all)")
+    group.add_argument(
+        "--checkpoint", default="best", metavar="WHICH", help="best, last or a step (default: best)"
+    )
 
 
 def _add_inspect(parser: CommandParser) -> None:
@@ -319,7 +330,20 @@ def _add_report(parser: CommandParser) -> None:
         "this machine converted them; without one they are not shown",
     )
     _add_redirects(parser)
-    parser.add_argument("--samples", type=int, default=12, metavar="N", help="pictures to show (default: 12)")
+    parser.add_argument(
+        "--samples",
+        type=int,
+        default=12,
+        metavar="N",
+        help="samples to show beside their sources; 0 for a report without pictures (default: 12)",
+    )
+    parser.add_argument(
+        "--serve",
+        action="store_true",
+        help="write no file; serve pages of all records with search and filter to a browser of this machine, until "
+        "Ctrl-C",
+    )
+    parser.add_argument("--port", type=int, default=0, metavar="N", help="of --serve; default: any free port")
 
 
 def _add_show(parser: CommandParser) -> None:
@@ -405,7 +429,13 @@ def _review(parsed: argparse.Namespace, _: list[str]) -> int:
 
     if parsed.show < 0:
         raise UsageError(f"--show {parsed.show}: expected 0 or more")
-    parsed.review = review_dataset(parsed.path)
+    with contextlib.ExitStack() as stack:
+        predicted = None
+        if parsed.run is not None:
+            predicted = stack.enter_context(training.reviewed_predictions(parsed))
+        elif parsed.split or parsed.checkpoint != "best":
+            raise UsageError("--split and --checkpoint: are of the predictions of a run; add --run RUN")
+        parsed.review = review_dataset(parsed.path, predicted)
     text = json.dumps(parsed.review.to_json(), indent=1)
     if parsed.json == "-":
         print(text)
@@ -436,6 +466,10 @@ def _inspect(parsed: argparse.Namespace, _: list[str]) -> int:
 def _report(parsed: argparse.Namespace, _: list[str]) -> int:
     from halofeed.schemas.file_layout import RUN_FILE
 
+    if parsed.serve:
+        return _serve_records(parsed)
+    if parsed.port:
+        raise UsageError(f"--port {parsed.port}: only --serve has a port; add --serve")
     # The folder of a run has this file; that of a data set has a manifest.
     if os.path.isfile(os.path.join(parsed.path, RUN_FILE)):
         from halofeed.inspection.html.run_report import write_run_report
@@ -445,6 +479,21 @@ def _report(parsed: argparse.Namespace, _: list[str]) -> int:
     from halofeed.inspection.html.report import write_report
 
     print(write_report(parsed.path, output=parsed.output, sources=parsed.sources, samples=parsed.samples))
+    return 0
+
+
+def _serve_records(parsed: argparse.Namespace) -> int:
+    """Serve pages of a data set's records until a signal ends the process."""
+    from halofeed.inspection.serve.record_server import RecordServer
+    from halofeed.inspection.serve.served_set import ServedSet
+
+    if parsed.output is not None:
+        raise UsageError(f"--output {parsed.output}: --serve writes no file; leave one of them away")
+    with RecordServer(ServedSet(parsed.path), parsed.port) as server:
+        print(
+            f"{parsed.path}: open {server.address} in a browser of this machine; Ctrl-C ends it", flush=True
+        )
+        server.serve_forever()
     return 0
 
 
@@ -544,7 +593,8 @@ _COMMANDS: dict[str, Command] = {
     ),
     "review": Command(
         summary="search a data set for what may hurt training: copies, leaks, outliers, likely label faults",
-        example="examples:\n  halofeed review data/cards/1.0.0\n  halofeed review data/cards/1.0.0 --json found.json",
+        example="examples:\n  halofeed review data/cards/1.0.0\n  halofeed review data/cards/1.0.0 --json found.json"
+        "\n  halofeed review data/cards/1.0.0 --run runs/cards",
         add=_add_review,
         run=_review,
     ),
@@ -556,7 +606,11 @@ _COMMANDS: dict[str, Command] = {
     ),
     "report": Command(
         summary="write one self-contained HTML file about a data set or a training run",
-        example="examples:\n  halofeed report data/cards/1.0.0 --output cards.html\n  halofeed report runs/cards",
+        example="""\
+        examples:
+          halofeed report data/cards/1.0.0 --output cards.html
+          halofeed report data/cards/1.0.0 --serve      # pages through all records in a browser
+          halofeed report runs/cards""",
         add=_add_report,
         run=_report,
     ),
@@ -579,6 +633,8 @@ _COMMANDS: dict[str, Command] = {
         add=_add_bench,
         run=_bench,
     ),
+    "diff": version_commands.DIFF,
+    "subset": version_commands.SUBSET,
     **training.COMMANDS,
     "plan": planning.PLAN,
     "demo": Command(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
+import os
 import textwrap
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -18,9 +19,12 @@ from halofeed.system import signals
 from halofeed.system.addresses import is_remote
 from halofeed.system.console import print_status
 from halofeed.system.errors import UsageError, require_extra
+from halofeed.system.wording import plural
 from halofeed.training import unlogged
 
 if TYPE_CHECKING:
+    from halofeed.inspection.version_difference import VersionDifference
+    from halofeed.pipelines.convert import Conversion
     from halofeed.pipelines.job import JobOptions
     from halofeed.prep.annotations.contract import LayoutOptions
     from halofeed.prep.options.recipe import Recipe
@@ -106,9 +110,11 @@ class _Request:
         from halofeed.prep.options.recipe import Recipe
         from halofeed.prep.options.recipe_file import read_recipe
 
-        options = from_options(JobOptions, parsed)
         file = getattr(parsed, "recipe", None)  # absent where it was not given
         repeated = read_recipe(file) if file else None
+        if earlier := getattr(parsed, "from_", ""):
+            repeated = _recipe_of_earlier(parsed, earlier, repeated)
+        options = from_options(JobOptions, parsed)
         if repeated and repeated.mapped:
             options = dataclasses.replace(options, label_map=options.label_map or repeated.label_map)
             print_status("\n".join(repeated.mapped))
@@ -155,6 +161,59 @@ class _Request:
         return recipe
 
 
+def _recipe_of_earlier(parsed: argparse.Namespace, earlier: str, repeated: GivenRecipe | None) -> GivenRecipe:
+    """Return the recipe of the version that --from names; its place is the default of --out and --name."""
+    from halofeed.pipelines.earlier_version import read_earlier
+    from halofeed.prep.options.recipe_file import GivenRecipe
+
+    if repeated is not None:
+        raise UsageError("--from and --recipe both give the recipe; leave --recipe out")
+    manifest, _ = read_earlier(earlier)
+    parsed.out = getattr(parsed, "out", "") or _folder_above(earlier, f"{manifest.name}/{manifest.version}")
+    parsed.name = getattr(parsed, "name", "") or manifest.name
+    # The recipe of a version whose task the annotations show has none; its name says the same.
+    if getattr(parsed, "task", None) == manifest.task and manifest.recipe.get("task") is None:
+        del parsed.task
+    if not getattr(parsed, "version", ""):
+        raise UsageError(
+            f"--from {earlier}: give the new version its number, such as --version {_next(manifest.version)}"
+        )
+    return GivenRecipe(
+        document=manifest.recipe,
+        where=earlier,
+        below="recipe.",
+        labels=manifest.labels,
+        option="--from",
+    )
+
+
+def _folder_above(folder: str, below: str) -> str:
+    """Return the folder that has another one at a path below it; "" where it is elsewhere.
+
+    >>> _folder_above("data/cards/1.0.0/", "cards/1.0.0"), _folder_above("old", "cards/1.0.0")
+    ('data', '')
+    """
+    places = (
+        [folder.rstrip("/")] if is_remote(folder) else [os.path.normpath(folder), os.path.realpath(folder)]
+    )
+    for place in places:
+        if place == below:
+            return "."
+        if place.endswith(f"/{below}"):
+            return place.removesuffix(f"/{below}") or "/"
+    return ""
+
+
+def _next(version: str) -> str:
+    """Return the next minor version.
+
+    >>> _next("1.0.0")
+    '1.1.0'
+    """
+    major, minor, _ = version.split(".")
+    return f"{major}.{int(minor) + 1}.0"
+
+
 def run_convert(parsed: argparse.Namespace, beam_arguments: list[str]) -> int:
     """Run `halofeed convert`."""
     began = time.monotonic()
@@ -182,6 +241,7 @@ def run_convert(parsed: argparse.Namespace, beam_arguments: list[str]) -> int:
     print(
         summary(done, warn_cut=options.warn_cut, on_loss=options.on_loss, max_rejected=options.max_rejected)
     )
+    parsed.changes = _print_changes(options, done) if options.from_ else None
     repeated = request.repeated
     # A manifest has the classes but not the file of their names, which the caller may have forgotten.
     if repeated and repeated.labels not in (None, done.manifest.labels):
@@ -190,6 +250,23 @@ def run_convert(parsed: argparse.Namespace, beam_arguments: list[str]) -> int:
             "names was given then, give it again"
         )
     return 0
+
+
+def _print_changes(options: JobOptions, done: Conversion) -> VersionDifference:
+    """Print what differs from the earlier version."""
+    from halofeed.inspection.compare_versions import compare_versions
+    from halofeed.inspection.version_difference import changed_lines
+
+    found = compare_versions(options.from_, done.folder)
+    print("\n".join(changed_lines(found)))
+    moved = len(found.of_kind("split"))
+    if moved and not options.keep_splits:
+        print_status(
+            f"halofeed convert: {plural(moved, 'example is', 'examples are')} in another split than in "
+            f"{found.earlier.version}, so a model of that version may be tested with pictures of its training; "
+            "--keep-splits keeps every example where it was"
+        )
+    return found
 
 
 def _dry_run(request: _Request) -> int:

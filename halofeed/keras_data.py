@@ -124,7 +124,7 @@ def keras_datasets(
 
 
 def _check_options(options: Mapping[str, Any]) -> None:
-    # The warning about rejected inputs advises it.
+    # `halofeed.convert` has it for sources that have changed.
     if "overwrite" in options:
         raise UsageError(
             "overwrite: keras_datasets converts again when a file of the source has changed; correct the files and "
@@ -179,16 +179,29 @@ def _cache_folder(cache: StrPath | None) -> StrPath:
 def _converted(source: str, cache: Path, options: Mapping[str, Any]) -> Dataset:
     """Return the data set of a source in the cache, converted only if it is not there or the source has changed."""
     from halofeed import __version__
-    from halofeed.api import convert
+    from halofeed.api import Dataset, conversion_parameters, run_conversion
     from halofeed.keywords import check_keywords
 
     place = source if is_remote(source) else os.path.realpath(source)
     asked = json.dumps([place, check_keywords("convert", options), __version__], default=repr, sort_keys=True)
     out = cache / hashlib.sha256(asked.encode()).hexdigest()[:_KEY_LETTERS]
+    given = conversion_parameters(source, out, **options)
+    told = {
+        "caller": "halofeed.keras_datasets",
+        "again": "call keras_datasets again, which converts a source that has changed",
+    }
     try:
-        return convert(source, out, **options)
+        done, _ = run_conversion(given, **told)
     except ChangedSourceError:
-        print_status(
-            f"halofeed.keras_datasets: {source} has changed since it was converted; converting it again"
-        )
-        return convert(source, out, **options, overwrite=True)
+        _tell(options, f"{source} has changed since it was converted; converting it again")
+        done, _ = run_conversion({**given, "overwrite": True}, **told)
+    if done.was_there:
+        _tell(options, f"{source} is already converted: {done.folder}")
+    else:
+        _tell(options, f"{source} was converted in {done.summary.elapsed_seconds:,.1f} s: {done.folder}")
+    return Dataset(done.folder)
+
+
+def _tell(options: Mapping[str, Any], text: str) -> None:
+    if not options.get("quiet"):
+        print_status(f"halofeed.keras_datasets: {text}")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import functools
+import keyword
 import numbers
 import os
 import re
@@ -190,7 +191,7 @@ _ITEM_CHECKS: dict[type[Any], Callable[[Option, Any], Any]] = {
 }
 
 
-def _check_recipe(option: Option, value: Any) -> Any:
+def _check_file_or_mapping(option: Option, value: Any) -> Any:
     if isinstance(value, Mapping):
         return value
     if not isinstance(value, str | os.PathLike):
@@ -251,7 +252,8 @@ def _plain(value: Any) -> Any:
 _CHECKS: dict[str, Callable[[Option, Any], Any]] = {
     "config": _check_config,
     "label_map": _check_label_map,
-    "recipe": _check_recipe,
+    "findings": _check_file_or_mapping,
+    "recipe": _check_file_or_mapping,
     "set": _check_settings,
 }
 """Checks of keywords that take other values than the command line."""
@@ -260,7 +262,12 @@ _CHECKS: dict[str, Callable[[Option, Any], Any]] = {
 def name_parameters(text: str) -> str:
     """Return a text that names parameters in place of the command line's options.
 
-    >>> name_parameters("--batch-size needs --steps")
-    'batch_size needs steps'
+    >>> name_parameters("--batch-size needs --steps"), name_parameters("without --from")
+    ('batch_size needs steps', 'without from_')
     """
-    return re.sub(r"--([a-z][a-z-]*[a-z])", lambda one: one[1].replace("-", "_"), text)
+
+    def parameter(flag: re.Match[str]) -> str:
+        # Python has `from` for itself.
+        return f"{flag[1]}_" if keyword.iskeyword(flag[1]) else flag[1].replace("-", "_")
+
+    return re.sub(r"--([a-z][a-z-]*[a-z])", parameter, text)

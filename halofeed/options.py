@@ -60,8 +60,8 @@ class Option:
 
     @property
     def flag(self) -> str:
-        """Return the option's spelling on the command line."""
-        return "--" + self.name.replace("_", "-")
+        """Return the option's spelling on the command line; a name that Python has for itself, from_, is --from."""
+        return "--" + self.name.rstrip("_").replace("_", "-")
 
     @property
     def dest(self) -> str:

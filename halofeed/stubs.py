@@ -39,6 +39,7 @@ from typing import Any, Literal
 from halofeed.api import StrPath
 from halofeed.inspection.review.review import Review
 from halofeed.inspection.verify import VerifyReport
+from halofeed.inspection.version_difference import VersionDifference
 """
 _TAIL = """
 __version__: str
@@ -67,6 +68,7 @@ _ANNOTATIONS = {
     "checkpoint": "str | int",
     "clips_per_source": "str | int",
     "max_rejected": "int | float | str | None",
+    "findings": "StrPath | Mapping[int, Sequence[str]] | None",
     "ignore_label": "str | int | Sequence[str | int]",
     "pad_value": "int | Sequence[int]",
     "recipe": "StrPath | Mapping[str, Any] | None",

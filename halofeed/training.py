@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from halofeed.trainer.data import TrainData
     from halofeed.trainer.detection.merge_tiles import MergeRule
     from halofeed.trainer.run_folder import Run
+    from halofeed.trainer.task import Host
 
 _LIBRARIES = ("jax", "jaxlib", "flax", "optax", "orbax")
 _SHOWN = 3
@@ -248,6 +249,34 @@ def _open_run(parsed: argparse.Namespace) -> Run:
     with require_extra("train", *_LIBRARIES), paused_collector():
         from halofeed.trainer.run_folder import open_run
     return open_run(parsed.run).changed(**{name: getattr(parsed, name) for name in _RUN_FIELDS})
+
+
+@contextlib.contextmanager
+def reviewed_predictions(parsed: argparse.Namespace) -> Iterator[Iterable[tuple[Host, Host]]]:
+    """Yield the predictions of the data set `parsed.path` by the runs of --run, for a search for label faults.
+
+    A line on the console names splits that their run was trained on.
+    """
+    from halofeed.schemas.file_layout import read_run
+
+    folders = [folder for folder in parsed.run.split(",") if folder]
+    if not folders:
+        raise UsageError("--run: expected the folder of a run, such as runs/cards")
+    cores = max(read_run(folder)["config"]["cores_per_replica"] for folder in folders)
+    _start_jax(None, cores)
+    parsed.compile_cache = None
+    with _compile_cache(parsed):
+        from halofeed.trainer.held_out import choose_runs, predict_splits
+        from halofeed.trainer.run_folder import open_run
+
+        chosen = choose_runs([open_run(folder) for folder in folders], parsed.path, parsed.split)
+        if seen := [one.split for one in chosen if not one.is_held_out]:
+            print_status(
+                f"halofeed review: {', '.join(seen)}: the run was trained on these labels and may repeat their faults; "
+                "to find more of them, convert with --folds 2, train with --fold 0 and with --fold 1, and give both "
+                "runs: --run RUN0,RUN1"
+            )
+        yield predict_splits(chosen, parsed.path, parsed.checkpoint)
 
 
 def _add_devices(parser: CommandParser) -> None:

@@ -231,7 +231,9 @@ def _pixel_lines(facts: DatasetFacts) -> list[str]:
         warnings = [
             f"  warning: {text}: {count:,}" for text, count in facts.counter("warnings", name).items()
         ]
-        lines += [share, *_figure_lines(facts, name), *notes, *warnings]
+        stated = [f"{field} in {count:,}" for field, count in facts.counter("stated", name).items()]
+        of_records = [f"  stated by the sources: {', '.join(stated)} of {plural(split.records, 'record')}"]
+        lines += [share, *_figure_lines(facts, name), *(of_records if stated else []), *notes, *warnings]
     return lines
 
 
@@ -368,6 +370,9 @@ def _feature(field: Field) -> str:
     """Return the feature of one key of a field."""
     stored = {"str": "string", "float32": "float32", "float64": "float32", "bfloat16": "float32"}
     number = "string" if field.encoding == "png_list" else stored.get(field.dtype, "int64")
+    if field.may_be_absent:
+        absent = 'default_value=""' if number == "string" else 'default_value=[float("nan")] * 2'
+        return f"tf.io.FixedLenFeature({list(field.shape)}, tf.{number}, {absent})"
     if field.encoding == "value":
         return f"tf.io.FixedLenFeature({list(field.shape)}, tf.{number})"
     if field.encoding in ("list", "classes", "png_list"):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -34,6 +34,7 @@ from halofeed.inspection.words import escape_unprintable, percent, table, titled
 from halofeed.prep.voxels.intensity import as_numbers
 from halofeed.schemas import keys
 from halofeed.schemas.fields import Field
+from halofeed.schemas.kinds import SPACING
 from halofeed.schemas.manifest import Manifest, Shard
 from halofeed.schemas.tasks import OPTIONAL_ATTRIBUTES
 from halofeed.schemas.tfexample import Decoded
@@ -51,7 +52,7 @@ _SHOWN_TEXT = 60
 _SLICES_AT_ONCE = 16
 
 
-def describe_record(path: str | Path, record: str) -> str:
+def describe_record(path: str | os.PathLike[str], record: str) -> str:
     """Describe one record: its place and source, its features, and its boxes or its classes and geometry.
 
     Args:
@@ -131,7 +132,24 @@ def _image_lines(features: Decoded, manifest: Manifest) -> list[str]:
         f"  image   {sizes[0]} x {image.shape[-1]} {image.dtype}, {text_of(features, keys.FORMAT)}, "
         f"{human_bytes(len(data))}{share} (height x width)",
         f"          {sizes[1]} without padding, {sizes[2]} in the source",
+        *_stated_lines(features, manifest),
     ]
+
+
+def _stated_lines(features: Decoded, manifest: Manifest) -> list[str]:
+    """Describe the fields that records may lack: spacing, laterality, view and body part of a picture."""
+    lines, words = [], []
+    for field in manifest.fields:
+        if not field.may_be_absent:
+            continue
+        if field.name == SPACING:
+            spacing = array_of(features, field.keys[0])
+            lines = [
+                f"  spacing {'not stated' if spacing is None else f'{_numbers(spacing)} mm, of stored pixels'}"
+            ]
+        elif word := text_of(features, field.keys[0]):
+            words.append(f"{field.name.replace('_', ' ')} {word:.80}")
+    return [*lines, *([f"  shows   {', '.join(words)}"] if words else [])]
 
 
 def _share_of_plain(data: memoryview, image: Field, pixels: int) -> str:

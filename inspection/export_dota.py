@@ -3,7 +3,7 @@
     classes.json               class names by id, for which DOTA has no file; halofeed reads it again
     SPLIT/images/NAME.png
     SPLIT/labelTxt/NAME.txt    imagesource:null
-                               gsd:null
+                               gsd:null               or the side of a square pixel in meters, where it is known
                                x1 y1 x2 y2 x3 y3 x4 y4 class difficult    one row per object
 
 Positions are pixels of the picture without padding, or of the source's file, and may be outside of it.
@@ -18,12 +18,14 @@ from pathlib import Path
 
 from halofeed.inspection.export_pictures import TURNED, BoxExporter
 from halofeed.inspection.export_records import ExportedData, ExportRecord, text_names
+from halofeed.inspection.stated_facts import gsd_of, stated_facts, stated_fields
 from halofeed.prep.annotations.contract import is_split_name
+from halofeed.schemas.kinds import SPACING
 from halofeed.storage.paths import open_path, save_text
 
 _BLANKS = re.compile(r"\s+")
 # DOTA_devkit and mmrotate skip these lines, and mmrotate reads the second one, where null is no number.
-_HEADER = "imagesource:null\ngsd:null\n"
+_HEADER = "imagesource:null\ngsd:{gsd}\n"
 
 
 def _names_without_blanks(labels: Mapping[int, str]) -> dict[int, str]:
@@ -67,10 +69,12 @@ class DotaExporter(BoxExporter):
             level = len(flags) if "difficult" in flags else 0
             sides = " ".join(map(_number, outline.reshape(-1).tolist()))
             rows.append(f"{sides} {self._names[label]} {level}\n")
+        stated = stated_facts(record.features, stated_fields(self._manifest), objects.grid)
+        gsd = gsd_of(stated.get(SPACING))
         with open_path(
             self._folder / record.split / "labelTxt" / f"{record.name}.txt", "x", encoding="utf-8"
         ) as file:
-            file.write("".join([_HEADER, *rows]))
+            file.write("".join([_HEADER.format(gsd=gsd or "null"), *rows]))
 
 
 def _number(side: float) -> str:

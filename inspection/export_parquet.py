@@ -20,6 +20,7 @@ from typing import Any, BinaryIO, ClassVar
 from halofeed.inspection.export_records import NO_TEXT, ExportedData, ExportRecord, yaml_text
 from halofeed.inspection.export_shards import ExportedPicture, ShardsExporter
 from halofeed.inspection.export_volumes import check_complete_scans, stored_scan
+from halofeed.inspection.stated_facts import stated_fields
 from halofeed.prep.formats.volume.nifti import nifti_bytes
 from halofeed.schemas.croissant import (
     MARK,
@@ -33,6 +34,7 @@ from halofeed.schemas.croissant import (
     record_set,
 )
 from halofeed.schemas.file_layout import CROISSANT
+from halofeed.schemas.kinds import BODY_PART, LATERALITY, SPACING, VIEW
 from halofeed.schemas.manifest import Manifest
 from halofeed.storage.paths import open_path, save_text
 from halofeed.system.errors import UsageError
@@ -88,6 +90,7 @@ class ParquetExporter(ShardsExporter):
 
     Columns: `image_id`, int64; `image`, struct {bytes, path}; by the task `label`, int64; `labels`, list of int64;
     `objects`, struct of the lists in `ExportedPicture`; or `mask`, struct {bytes, path}, which is null without a mask.
+    Where sources state them `spacing_mm`, list of two float64, and the texts `laterality`, `view` and `body_part`.
     Scans and their masks are NIfTI files without padding, as those of `NiftiExporter`.
     """
 
@@ -145,7 +148,12 @@ class ParquetExporter(ShardsExporter):
             },
             "mask": of_file,
         }
-        return {"image_id": numbers["int64"], "image": of_file, self.kind: kinds[self.kind]}
+        text = {"dtype": "string", "_type": "Value"}
+        stated = {
+            field.name: text if field.encoding == "text" else _list_of(numbers["float64"])
+            for field in stated_fields(self._manifest)
+        }
+        return {"image_id": numbers["int64"], "image": of_file, self.kind: kinds[self.kind], **stated}
 
     def _arrow_type(self, feature: Mapping[str, Any]) -> Any:
         of, kind = self._pyarrow, feature.get("_type")
@@ -155,7 +163,8 @@ class ParquetExporter(ShardsExporter):
             return of.list_(self._arrow_type(feature["feature"]))
         if kind in _FILE_TYPES:
             return of.struct({"bytes": of.binary(), "path": of.string()})
-        return of.float64() if feature.get("dtype") == "float64" else of.int64()
+        types = {"float64": of.float64, "string": of.string}
+        return types.get(feature.get("dtype", ""), of.int64)()
 
     def open_shard(self, split: str, number: int) -> None:
         """Begin a file; its name has no count of files before `finish`."""
@@ -171,7 +180,8 @@ class ParquetExporter(ShardsExporter):
             extension = ".nii.gz" if self._is_volume else ".png"
             values["mask"] = {"bytes": data, "path": f"{record.name}{extension}"}
         image = {"bytes": picture.data, "path": f"{record.name}{picture.extension}"}
-        self._rows.append({"image_id": record.id, "image": image, **values})
+        stated = {} if self._is_volume else self._stated(record)
+        self._rows.append({"image_id": record.id, "image": image, **values, **stated})
         self._group_bytes += picture.size
         # A reader holds one group of rows in memory.
         if len(self._rows) >= self.GROUP_ROWS or self._group_bytes >= self.GROUP_BYTES:
@@ -285,12 +295,17 @@ _ABOUT = {
     "area": "area of each object in square pixels",
     "corners": "x and y of the four corners of each object in pixels",
     "mask": "picture of class ids, see the record set classes",
+    SPACING: "distance between rows and between columns of the pixels in millimeters",
+    LATERALITY: "side of the body: L, R, B for both, U for unpaired",
+    VIEW: "view, such as PA or MLO",
+    BODY_PART: "part of the body, such as CHEST",
 }
 
 
 _INNER_LENGTHS = {"bbox": 4, "corners": 8}
 """Number of values of each object in a column with a list of lists."""
 _CROISSANT_TYPES = {"Image": "ImageObject", "Nifti": "MediaObject"}
+_VALUE_TYPES = {"float64": "Float", "string": "Text"}
 
 
 def _card_block(title: str, lines: list[str]) -> list[str]:
@@ -317,9 +332,8 @@ def _croissant_fields(record: str, features: Mapping[str, Any], column: str = ""
             feature, depth = feature["feature"], depth + 1
         if depth:
             more = array_terms("-1" if depth == 1 else f"-1,{_INNER_LENGTHS[name]}")
-        kind = _CROISSANT_TYPES.get(
-            feature["_type"], "Float" if feature.get("dtype") == "float64" else "Integer"
-        )
+        value = _VALUE_TYPES.get(feature.get("dtype", ""), "Integer")
+        kind = _CROISSANT_TYPES.get(feature["_type"], value)
         source = field_source(_FILES, json_path=path, column=column or name)
         yield record_field(f"{record}/{name}", f"sc:{kind}", _ABOUT[name], source=source, **more)
 

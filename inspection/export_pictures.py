@@ -32,6 +32,7 @@ from halofeed.inspection.export_records import (
     ExportRecord,
     class_folder_names,
 )
+from halofeed.inspection.stated_facts import stated_facts, stated_fields
 from halofeed.inspection.stored_values import decode_stored
 from halofeed.prep.annotations.contract import is_split_name, split_in_file_name
 from halofeed.prep.annotations.written_boxes import polygon_area
@@ -371,7 +372,9 @@ class CocoExporter(BoxExporter):
         instances, objects = self._splits[record.split], self._objects(record)
         file = self._write_picture(record, objects.grid, self._pictures.format(record.split))
         height, width = objects.grid.size
-        instances.add_image({"id": record.id, "file_name": file, "height": height, "width": width})
+        stated = stated_facts(record.features, stated_fields(self._manifest), objects.grid)
+        known = {name: value for name, value in stated.items() if value is not None}
+        instances.add_image({"id": record.id, "file_name": file, "height": height, "width": width, **known})
         areas = objects.areas.tolist()
         for box, (ymin, xmin, ymax, xmax) in enumerate(objects.corners.tolist()):
             flags = objects.flags(box, tuple(_FLAGS))

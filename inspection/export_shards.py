@@ -17,6 +17,7 @@ import numpy as np
 
 from halofeed.inspection.export_pictures import TURNED, BoxExporter
 from halofeed.inspection.export_records import ExportedData, ExportRecord, unique_name
+from halofeed.inspection.stated_facts import stated_facts, stated_fields
 from halofeed.inspection.stored_records import integer_of, label_map
 from halofeed.prep.voxels.encode import encode_png
 from halofeed.schemas import keys
@@ -119,6 +120,9 @@ class ShardsExporter(BoxExporter):
         found = [self._numbers[int(label)] for label in labels]
         return {"label": found[0]} if self.kind == "label" else {"labels": found}
 
+    def _stated(self, record: ExportRecord) -> dict[str, Any]:
+        return stated_facts(record.features, stated_fields(self._manifest), self._grid(record))
+
     def _mask(self, record: ExportRecord) -> bytes | None:
         """Return the label image of a record without padding as a PNG file; None if it has none."""
         label = label_map(record.features, self._manifest)
@@ -202,6 +206,7 @@ class WebDatasetExporter(ShardsExporter):
         key = unique_name(record.name.replace(".", "_"), record.id, self._used)
         height, width = self._grid(record).size
         about = {"id": record.id, "height": height, "width": width}
+        about |= {name: value for name, value in self._stated(record).items() if value is not None}
         files = {picture.extension[1:]: picture.data}
         for kind, value in picture.values.items():
             if kind == "label":

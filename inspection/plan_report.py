@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from halofeed.inspection.html.page import check_output, rendered, times, write_page
-from halofeed.inspection.words import escape_unprintable, percent, table, titled_lines
+from halofeed.inspection.html.page import check_output, rendered, write_page
+from halofeed.inspection.words import escape_unprintable, percent, table, times, titled_lines
 from halofeed.system.console import human_bytes
 from halofeed.system.wording import plural
 

@@ -83,8 +83,19 @@ class TaskWords:
 
 
 _ENDING = ("partitions", "plan", "recipe", "use")
-_FLAT_SECTIONS = ("conversion", "samples", "labels", "boxes", "sizes", "pixels", *_ENDING)
-_VOLUME_SECTIONS = ("conversion", "scans", "labels", "boxes", "findings", "grids", "values", *_ENDING)
+_FIRST = ("suspects", "contents")
+_FLAT_SECTIONS = (*_FIRST, "conversion", "samples", "labels", "boxes", "sizes", "pixels", *_ENDING)
+_VOLUME_SECTIONS = (
+    *_FIRST,
+    "conversion",
+    "scans",
+    "labels",
+    "boxes",
+    "findings",
+    "grids",
+    "values",
+    *_ENDING,
+)
 
 KIND_WORDS = {
     "picture": KindWords(

@@ -392,22 +392,11 @@ def load_sample(
     shard = StoredShard(folder, candidate.shard)
     features = shard.features(candidate.row)
     source = (text_of(features, keys.FILENAME) or "")[:_LONGEST_NAME]
-    boxes = _boxes_of(features, f"{folder}/{candidate.shard.file}: record {candidate.row}", folder)
-    pixels = stored_image(features, manifest)
-    if pixels is None:
-        field = manifest.field("image")
-        expected = f"{field.dtype} {list(field.shape)} stored as {field.encoding}"
-        raise CorruptFileError(
-            f"{source}: image/encoded: expected {expected}; run `halofeed verify {folder}`"
-        )
-    label = label_map(features, manifest) if candidate.labelled else None
-    if label is not None:
+    drawn = draw_stored(features, manifest, folder, ranks or {}, side)
+    stored = drawn.picture
+    if drawn.voxels is not None:
         # The classes of a segmentation are those of its label map.
-        candidate = replace(candidate, labels=tuple(filter(None, class_counts(label, manifest).voxels)))
-        label = shown_classes(label, manifest)
-    corners = _corners_of(features, len(boxes))
-    stored = _stored_picture(features, kind_words(manifest), pixels, label, boxes, ranks or {}, side)
-    stored = replace(stored, corners=corners, regions=regions_of(features))
+        candidate = replace(candidate, labels=tuple(filter(None, drawn.voxels)))
     before, problem = None, None
     notes: tuple[str, ...] = ()
     if sources is not None:
@@ -427,6 +416,55 @@ def load_sample(
         before=before,
         problem=problem,
         notes=notes,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoredDrawing:
+    """A record as a picture.
+
+    Args:
+        picture: the picture with its boxes and classes.
+        voxels: pixels of each class of a label map; None for a record without one.
+    """
+
+    picture: Picture
+    voxels: Mapping[int, int] | None
+
+
+def draw_stored(
+    features: Decoded,
+    manifest: Manifest,
+    folder: Path | DatasetFiles,
+    ranks: Mapping[int, int],
+    side: int,
+) -> StoredDrawing:
+    """Draw what a record of a picture or a clip holds.
+
+    Args:
+        folder: folder of the data set, for messages.
+        ranks: color number of each class of a label map.
+        side: longer side of the thumbnail, in pixels.
+
+    Raises:
+        CorruptFileError: the record is not what was written.
+    """
+    source = (text_of(features, keys.FILENAME) or "")[:_LONGEST_NAME]
+    boxes = _boxes_of(features, source, folder)
+    pixels = stored_image(features, manifest)
+    if pixels is None:
+        field = manifest.field("image")
+        expected = f"{field.dtype} {list(field.shape)} stored as {field.encoding}"
+        raise CorruptFileError(
+            f"{source}: image/encoded: expected {expected}; run `halofeed verify {folder}`"
+        )
+    label = label_map(features, manifest) if integer_of(features, keys.LABELLED) != 0 else None
+    voxels = None if label is None else class_counts(label, manifest).voxels
+    classes = None if label is None else shown_classes(label, manifest)
+    picture = _stored_picture(features, kind_words(manifest), pixels, classes, boxes, ranks, side)
+    corners = _corners_of(features, len(boxes))
+    return StoredDrawing(
+        picture=replace(picture, corners=corners, regions=regions_of(features)), voxels=voxels
     )
 
 
@@ -467,11 +505,36 @@ def _read_source(
     sources: SourceFiles, source: str, features: Decoded, manifest: Manifest, side: int
 ) -> SourcePicture:
     """Read the source picture that a record names; SourceError if its name leads out of the sources' folder."""
-    # A data set may come from a stranger, and a page must not show other files of the reader.
-    if source.startswith("/") or ".." in source.split("/") or "\0" in source:
-        raise SourceError("read", "the record names a file outside of the sources' folder", source)
+    _check_inside(source)
     tile = integer_of(features, keys.TILE) or 0
     return SOURCES[manifest.kind.name](sources, source, tile, manifest, side)
+
+
+def _check_inside(source: str) -> None:
+    """Raise SourceError if a name leads out of the sources' folder.
+
+    A data set may come from a stranger, and a page must not show other files of the reader.
+    """
+    if source.startswith("/") or ".." in source.split("/") or "\0" in source:
+        raise SourceError("read", "the record names a file outside of the sources' folder", source)
+
+
+def reject_thumbnail(sources: SourceFiles, source: str, manifest: Manifest, side: int) -> str | None:
+    """Return a data: URI of the picture of a rejected input; None where it cannot be read as a picture.
+
+    Args:
+        sources: folder of the source pictures.
+        source: name of the input, relative to that folder.
+        manifest: manifest of the data set.
+        side: longer side in pixels.
+    """
+    if manifest.kind.name != "picture" or not source:
+        return None
+    try:
+        _check_inside(source)
+        return thumbnail(_read_picture(sources, source, 0, manifest, side).pixels, side)
+    except (SourceError, OSError):
+        return None
 
 
 def _boxes_of(features: Decoded, place: str, folder: Path | DatasetFiles) -> NDArray[np.float64]:
@@ -576,7 +639,7 @@ def load_scan(
     features = StoredShard(folder, candidate.shard).features(candidate.row)
     source = text_of(features, keys.FILENAME) or ""
     fix = f"run `halofeed verify {folder}`"
-    scan, has_boxes = _scan_of(features, manifest), task_words(manifest).has_boxes
+    scan, has_boxes = scan_of(features, manifest), task_words(manifest).has_boxes
     objects = StoredObjects.of(features) if has_boxes else None
     if scan is None or (objects if has_boxes else scan.label) is None:
         raise CorruptFileError(
@@ -614,7 +677,7 @@ def load_scan(
 
 
 @dataclass(frozen=True, kw_only=True)
-class _StoredScan:
+class RecordScan:
     """The arrays of a volume's record; the values of its affine and spacing may be anything.
 
     `label` is [depth, height, width], with class ids or sets; None in a record with boxes.
@@ -637,7 +700,7 @@ class _StoredScan:
         return orientation_of(self.affine) if np.isfinite(self.affine).all() else (("?", "?"),) * 3
 
 
-def _scan_of(features: Decoded, manifest: Manifest) -> _StoredScan | None:
+def scan_of(features: Decoded, manifest: Manifest) -> RecordScan | None:
     """Return the arrays of a volume's record; None if any is missing or malformed."""
     found: dict[str, Any] = {
         "volume": stored_image(features, manifest),
@@ -647,4 +710,4 @@ def _scan_of(features: Decoded, manifest: Manifest) -> _StoredScan | None:
         "spacing_mm": spacing_of(features),
     }
     missing = [name for name, value in found.items() if value is None and name != "label"]
-    return None if missing else _StoredScan(**found)
+    return None if missing else RecordScan(**found)

@@ -76,13 +76,25 @@ class StoredShard:
         Raises:
             CorruptFileError: the record is not what was written.
         """
+        frame = self.frame(row)
+        try:
+            return decode_example(frame[HEADER_BYTES:-FOOTER_BYTES])
+        except CorruptFileError as error:
+            raise self._error(row, str(error)) from error
+
+    def frame(self, row: int) -> memoryview:
+        """Return the bytes of a record with its header and footer, after a comparison of its checksums.
+
+        Raises:
+            CorruptFileError: the record is not what was written.
+        """
         offset, length = self.byte_range(row)
         data = self._file.open().read(offset, HEADER_BYTES + length + FOOTER_BYTES)
         try:
             record = check_record(data, self._shard.file)
             if len(record) != length or footer_of(data) != self.index.checksums[row]:
                 raise self._error(row, "it is another record than the index says")
-            return decode_example(record)
+            return data
         except CorruptFileError as error:
             what = str(error).removeprefix(f"{self._shard.file}: record at byte 0: ")
             raise self._error(row, what) from error

@@ -41,15 +41,23 @@ def overlay(label: NDArray[Any], ranks: Mapping[int, int], size: tuple[int, int]
         a data: URI; None if all is background.
     """
     enlarged = math.ceil(_MIN_SIDE / max(size))
-    size = (size[0] * enlarged, size[1] * enlarged)
+    return overlay_exact(classes_at(label, (size[0] * enlarged, size[1] * enlarged)), ranks)
+
+
+def classes_at(label: NDArray[Any], size: tuple[int, int]) -> NDArray[Any]:
+    """Scale class indices [height, width] to `size` by nearest neighbor."""
     rows, columns = (
         np.minimum(((np.arange(to) + 0.5) * have / to).astype(np.int64), have - 1)
         for have, to in zip(label.shape, size, strict=True)
     )
-    shown = label[rows[:, None], columns]
+    return np.asarray(label[rows[:, None], columns])
+
+
+def overlay_exact(shown: NDArray[Any], ranks: Mapping[int, int]) -> str | None:
+    """Draw class indices as `overlay` does, each as one pixel."""
     if not shown.any():
         return None
-    pixels = np.zeros((*size, 4), np.uint8)
+    pixels = np.zeros((*shown.shape, 4), np.uint8)
     inside = shown > 0
     for value in np.unique(shown[inside]).tolist():
         pixels[shown == value, :3] = rgb_of(ranks.get(int(value), 0))

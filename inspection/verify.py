@@ -38,9 +38,10 @@ from halofeed.schemas.bounded_json import parse_json
 from halofeed.schemas.croissant import EARLIER_VERSION, croissant_json
 from halofeed.schemas.fields import Field
 from halofeed.schemas.file_layout import CROISSANT, MANIFEST, REJECTED, TEMPORARY_FOLDER
-from halofeed.schemas.identity import example_id, shard_of
+from halofeed.schemas.identity import example_id
 from halofeed.schemas.index import ShardIndex
 from halofeed.schemas.limits import INDEX_BYTES, MANIFEST_BYTES
+from halofeed.schemas.lineage import lineage_of, possible_shards
 from halofeed.schemas.manifest import Manifest, Shard, manifest_text
 from halofeed.schemas.statistics import Statistics
 from halofeed.schemas.tasks import TASKS
@@ -290,6 +291,8 @@ class _Verification:
     def split(self, name: str, manifest: Manifest) -> None:
         """Check each index and shard of a split, and the sum of their statistics."""
         split = manifest.splits[name]
+        lineage = lineage_of(manifest.inputs)
+        generations = (len(split.shards),) if lineage is None else lineage.generations[name]
         statistics: list[Statistics] = []
         for number, shard in enumerate(split.shards):
             index = None
@@ -298,7 +301,7 @@ class _Verification:
                 statistics.append(index.statistics)
                 self.rejected += index.rejected
             with self.reading(shard.file):
-                self.shard(shard, number, len(split.shards), index, manifest)
+                self.shard(shard, number, generations, index, manifest)
             self.bytes_done += shard.bytes
         # Without every index there is no sum to compare, and the missing index is a problem already.
         if len(statistics) == len(split.shards) and Statistics.total(statistics) != split.statistics:
@@ -360,14 +363,19 @@ class _Verification:
             self.add(name, message, record=number + 1, id=int(index.ids[number + 1]))
 
     def shard(
-        self, shard: Shard, number: int, count: int, index: ShardIndex | None, manifest: Manifest
+        self,
+        shard: Shard,
+        number: int,
+        generations: tuple[int, ...],
+        index: ShardIndex | None,
+        manifest: Manifest,
     ) -> None:
-        """Check the file of a shard and each record; the shard is `number` of `count` in its split."""
+        """Check the file of a shard and each record; see `_RecordCheck`."""
         file = self.files.in_order(shard)
         self.files_read += 1
         self.bytes_read += file.bytes
         self.same_size(shard.file, file.bytes, shard.bytes)
-        check = _RecordCheck(manifest=manifest, number=number, count=count, index=index)
+        check = _RecordCheck(manifest=manifest, number=number, generations=generations, index=index)
         # A file that is too long, perhaps endless, is read up to the manifest's size only.
         frames = SequentialShard(file, min(file.bytes, shard.bytes))
         for record, (offset, stored) in enumerate(frames.records(index)):
@@ -452,22 +460,23 @@ class _RecordCheck:
     """Check of the records of one shard, in order.
 
     Args:
-        number, count: the shard is `number` of `count` in its split.
+        number: number of the shard in its split.
+        generations: shards of the split that each version has added, see `halofeed.schemas.lineage`.
         index: index of the shard; None if it cannot be read.
         counts: statistics of the records so far.
         arrays: fields of which a part can be read, by the key that holds them.
         all_sound: whether every record so far could be decoded.
-        previous: id and tile of the record before.
+        order: order of the tiles of a shard.
     """
 
     manifest: Manifest
     number: int
-    count: int
+    generations: tuple[int, ...]
     index: ShardIndex | None
     counts: ShardCounts = field(init=False)
     arrays: dict[str, Field] = field(init=False)
     all_sound: bool = True
-    previous: tuple[int, int] = (-1, 0)
+    order: _TileOrder = field(default_factory=lambda: _TileOrder())
 
     def __post_init__(self) -> None:
         self.counts = ShardCounts(manifest=self.manifest)
@@ -526,13 +535,49 @@ class _RecordCheck:
         position = _sort_key(features)
         if position is None:
             return
-        if (expected := shard_of(position[0], self.count)) != self.number:
-            yield f"its id belongs into shard {expected}, it is in {self.number}"
+        expected = possible_shards(position[0], self.generations)
+        if self.number not in expected:
+            yield f"its id belongs into shard {' or '.join(map(str, expected))}, it is in {self.number}"
         # Without tiles, the order of ids is checked in the index.
         if self.index is not None and self.index.statistics.tiles:
-            if position <= self.previous:
-                yield "expected scans by rising id, and the tiles of each together in order"
-            self.previous = position
+            yield from self.order.problems(position, is_flat=keys.TILE_WHOLE in features)
+
+
+@dataclass
+class _TileOrder:
+    """Check of the order of tiles in a shard: sources by rising id, the tiles of each together.
+
+    Tiles of a volume or a clip are by rising number. Those of a picture are in the order of the rows of its file, which
+    are read once. An EXIF orientation reverses these rows or turns them to columns, so that the numbers of its tiles,
+    which follow the displayed picture, need not rise; each number is there at most once.
+
+    Attributes:
+        source: id of the source of the record before.
+        highest: highest tile number of that source.
+        numbers: tile numbers of that source.
+    """
+
+    source: int = -1
+    highest: int = -1
+    numbers: set[int] = field(default_factory=set)
+
+    def problems(self, position: tuple[int, int], *, is_flat: bool) -> Iterator[str]:
+        """Yield a problem if a record is out of order; `position` is its source's id and its tile number.
+
+        Args:
+            is_flat: whether the record is a tile of a picture.
+        """
+        source, number = position
+        if source != self.source:
+            if source < self.source:
+                yield "expected sources by rising id, and the tiles of each together"
+            self.source, self.highest, self.numbers = source, -1, set()
+        elif number in self.numbers:
+            yield f"tile {number} of its source is there a second time"
+        elif number < self.highest and not is_flat:
+            yield f"tile {number} comes after tile {self.highest}; expected the tiles of a source by rising number"
+        self.highest = max(self.highest, number)
+        self.numbers.add(number)
 
 
 def _index_problems(

@@ -42,6 +42,7 @@ from halofeed.prep.voxels.intensity import as_numbers
 from halofeed.schemas import keys
 from halofeed.schemas.fields import Field
 from halofeed.schemas.identity import example_id
+from halofeed.schemas.kinds import STATED_FIELDS
 from halofeed.schemas.manifest import Manifest
 from halofeed.schemas.statistics import Padding, Statistics
 from halofeed.schemas.tasks import OPTIONAL_ATTRIBUTES, REGION_FIELDS
@@ -58,6 +59,7 @@ class ShardCounts:
     labels: Counter[str] = field(default_factory=Counter)
     boxes_per_image: Counter[str] = field(default_factory=Counter)
     ignored_per_image: Counter[str] = field(default_factory=Counter)
+    stated: Counter[str] = field(default_factory=Counter)
     stored_pixels: int = 0
     pixels: int = 0
     largest: tuple[int, int] = (0, 0)
@@ -80,6 +82,8 @@ class ShardCounts:
             self.boxes_per_image[str(len(objects))] += 1
         if ignored := len(features.get(keys.IGNORED_CORNERS[0], ())):
             self.ignored_per_image[str(ignored)] += 1
+        if self.manifest.kind.name == "picture":
+            self.stated.update(name for name, one in STATED_FIELDS.items() if one.keys[0] in features)
         # A record counts once for each class that its label map contains, and once for each of its boxes.
         if label_field(self.manifest) is not None and integer_of(features, keys.LABELLED):
             self.labels.update(map(str, classes.voxels))
@@ -98,6 +102,7 @@ class ShardCounts:
             labels=dict(self.labels),
             boxes_per_image=dict(self.boxes_per_image),
             ignored_per_image=dict(self.ignored_per_image) or None,
+            stated=dict(self.stated) or None,
             padding=Padding(stored_pixels=self.stored_pixels, padded_pixels=self.stored_pixels - self.pixels),
             largest=self.largest,
             tiles=self.tiles or None,
@@ -259,6 +264,8 @@ def record_problems(
         if stored_field.name in REGION_FIELDS and features.keys().isdisjoint(stored_field.keys):
             continue
         for key in stored_field.keys:
+            if key not in features and stored_field.may_be_absent:
+                continue
             if key in features:
                 found = _stored_problems(features[key], stored_field, features, manifest)
                 yield from (f"{key}: {problem}" for problem in found)
@@ -411,6 +418,10 @@ def _side_problems(features: Decoded, image: Field) -> Iterator[str]:
             yield f"{key}: expected 1 to {outer}, got {inner}"
     for key in keys.SOURCE_SIDES:
         yield from _least_problems(features, key, 1)
+    spacing = array_of(features, keys.SPACING_MM)
+    # The negated comparison rejects NaN too, which stands for a missing key.
+    if spacing is not None and not (spacing > 0).all():
+        yield f"{keys.SPACING_MM}: expected millimeters above 0 or no such key, got {spacing.tolist()}"
 
 
 def _least_problems(features: Decoded, key: str, least: int) -> Iterator[str]:

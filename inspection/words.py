@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 _MAYBE_UNPRINTABLE = re.compile(r"[^\n -~]+")
 
@@ -51,3 +52,12 @@ def escape_unprintable(text: str) -> str:
         ),
         text,
     )
+
+
+def times(sides: Any, each: str = "") -> str:
+    """Join sizes with a multiplication sign.
+
+    >>> times((2, 3)), times((2.5, 3.0), "g")
+    ('2 × 3', '2.5 × 3')
+    """
+    return " × ".join(format(side, each) for side in sides)

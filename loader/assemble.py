@@ -126,7 +126,9 @@ def _shown_frame(manifest: Manifest, image: Field, label: Field | None, content:
     )
     for augmentation in content.augmentations:
         frame = augmentation.frame(frame)
-    if frame.lost and (points := [name for name in ("transform", "affine") if name in content.include]):
+    # A bent volume keeps the spacing of its grid; a picture may have been scaled before it was bent or combined.
+    lost = ("transform", "affine") if manifest.kind.pads_around else ("transform", "spacing_mm")
+    if frame.lost and (points := [name for name in lost if name in content.include]):
         raise UsageError(
             f"include {points[0]!r}: after {frame.lost} no affine says where a point comes from; leave it out"
         )

@@ -26,7 +26,7 @@ from halofeed.loader.record import (
     ChosenRecords,
     StoredRecord,
 )
-from halofeed.loader.sampler import DrawBy, Sampler, Where, id_of, plan_draws, subset, unknown_key
+from halofeed.loader.sampler import DrawBy, Sampler, Where, id_of, plan_draws, selected_records, unknown_key
 from halofeed.loader.shards import Shards
 from halofeed.loader.store.open_store import CONCURRENT_READS
 from halofeed.loader.stream import Stream, digest, fingerprint
@@ -110,12 +110,12 @@ class Loader(Stream):
             "skip" uses another record, the same one whenever this batch is made; in evaluation the row is not valid.
             `skipped` lists these records. More than one in a hundred (and more than one) always raise an error.
         include: names of optional fields of the manifest. `transform`, `masks`, `affine`, `spacing_mm` and `extent`
-            follow flips, turns and crops. All others are returned as stored, including the unpadded and source sizes
-            and `tile_origin`. `epoch`, int32 [batch], from which `halofeed.loader.device` draws, is the record's epoch,
-            from 0; with `draw_by` each draw has its own number. For pictures also `size`, int32 [batch, 2]: height and
-            width of the picture, which begins at the top left of `image`; the rest is padding. `transform`, float32
-            [batch, 2, 3], maps a point of `image` to its source: [y_source, x_source] = transform @ [y, x, 1], in
-            pixels from the corner of the first pixel. `affine`, float32 [batch, 4, 4], maps a voxel's center to the
+            follow flips, turns, crops and zooms. All others are returned as stored, including the unpadded and source
+            sizes and `tile_origin`. `epoch`, int32 [batch], from which `halofeed.loader.device` draws, is the record's
+            epoch, from 0; with `draw_by` each draw has its own number. For pictures also `size`, int32 [batch, 2]:
+            height and width of the picture, which begins at the top left of `image`; the rest is padding. `transform`,
+            float32 [batch, 2, 3], maps a point of `image` to its source: [y_source, x_source] = transform @ [y, x, 1],
+            in pixels from the corner of the first pixel. `affine`, float32 [batch, 4, 4], maps a voxel's center to the
             patient in millimeters: [x, y, z, 1] = affine @ [depth, height, width, 1]. `extent`, int32 [batch, 2, 3], is
             the first voxel that shows the scan, and the one after the last; the rest of a volume or clip is padding.
         concurrent_reads: number of concurrent requests to an address.
@@ -216,7 +216,7 @@ class Loader(Stream):
         )
         chosen = None
         if selection.where is not None:
-            chosen = subset(selection.where, self._shards.all_ids(), self.split)
+            chosen = selected_records(selection.where, self._shards.all_ids(), self.split)
         self._records = ChosenRecords(self._shards, chosen)
         self._draws = None
         if order.draw_by is not None:

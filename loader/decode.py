@@ -146,10 +146,14 @@ def decode_png(data: memoryview, largest: tuple[int, int]) -> NDArray[Any]:
 def read_numbers(field: Field, features: Decoded, record: StoredRecord) -> NDArray[Any]:
     """Return a field's numbers: [...] of the static shape ("value"), or [n, ...] of any length n ("list").
 
+    A value that the source does not state is NaN, see `Field.may_be_absent`.
+
     Raises:
         CorruptFileError: a value is missing, lists that belong together differ in length, or a number does not
             fit the field's dtype.
     """
+    if field.may_be_absent and field.keys[0] not in features:
+        return np.full(field.shape, np.nan, array_dtype(field))
     columns = [_numbers_of(key, features, record) for key in field.keys]
     numbers = columns[0] if len(columns) == 1 else _stacked(columns, field, record)
     if field.encoding == "value":
@@ -208,7 +212,12 @@ def read_bytes(key: str, features: Decoded, record: StoredRecord) -> list[memory
 
 
 def read_text(field: Field, features: Decoded, record: StoredRecord) -> str:
-    """Return a text field's value; bytes that are not UTF-8 (file names) become surrogates, as in os.fsdecode."""
+    """Return a text field's value; bytes that are not UTF-8 (file names) become surrogates, as in os.fsdecode.
+
+    A text that the source does not state is "", see `Field.may_be_absent`.
+    """
+    if field.may_be_absent and field.keys[0] not in features:
+        return ""
     values = read_bytes(field.keys[0], features, record)
     if len(values) != 1:
         raise _error(record, f"expected one text of {field.name}, got {len(values)}")

@@ -134,7 +134,8 @@ class RecordReader:
         self._outlives, self._decodes_fast = content.combines, content.decodes_fast
         self._pads_around = manifest.kind.pads_around
         self._extent_fields = [known[name] for name in (EXTENT, *_UNPADDED) if needs_extent and name in known]
-        self._spacing = known.get(SPACING) if self._augments else None
+        # Voxels turn and bend in millimeters, pixels in pixels.
+        self._spacing = known.get(SPACING) if self._augments and self._pads_around else None
         extra = [*self._extent_fields, *([self._spacing] if self._spacing else [])]
         parsed = [*parsed, *(field for field in extra if field not in parsed)]
         self._keys = frozenset(key for field in parsed for key in field.keys)
@@ -487,6 +488,10 @@ def _follow_affine(value: NDArray[Any], example: Example) -> NDArray[Any]:
 
 
 def _follow_spacing(value: NDArray[Any], example: Example) -> NDArray[Any]:
+    if len(value) == len(_UNPADDED):
+        # The lengths of a step along the rows and the columns that are shown, on the stored pixels.
+        steps = example.stored_points(centers=False)[-3:-1, -3:-1]
+        return np.asarray(np.linalg.norm(value[:, None] * steps, axis=0))
     return value if example.spacing_mm == () else np.array(example.shown_spacing_mm())
 
 
@@ -522,5 +527,6 @@ def _follow_transforms(values: NDArray[Any], windows: Windows) -> NDArray[Any]:
 
 FOLLOWING_WINDOWS: dict[str, Callable[[NDArray[Any], Windows], NDArray[Any]]] = {
     "transform": _follow_transforms,
+    "spacing_mm": lambda values, windows: values,
 }
 """Functions that do the same for all rows of a batch at once, [row, ...], where only windows are planned."""

@@ -56,15 +56,15 @@ def unknown_key(key: int | str, ids: Integers) -> str:
     )
 
 
-def subset(where: Where, ids: Integers, split: str) -> Integers:
+def selected_records(where: Where, ids: Integers, split: str) -> Integers:
     """Return the numbers of the selected records, int64, ascending.
 
     Raises:
         UsageError: a record is missing or named twice, the function's result is not a mask, or nothing is selected.
 
-    >>> subset([12, 10], np.array([10, 11, 12]), "train").tolist()
+    >>> selected_records([12, 10], np.array([10, 11, 12]), "train").tolist()
     [0, 2]
-    >>> subset(lambda ids: ids % 2 == 1, np.array([10, 11, 12]), "train").tolist()
+    >>> selected_records(lambda ids: ids % 2 == 1, np.array([10, 11, 12]), "train").tolist()
     [1]
     """
     if isinstance(where, str):

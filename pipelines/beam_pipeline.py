@@ -40,7 +40,7 @@ def build_pipeline(pipeline: Any, job: ShardJob, reference_files: int) -> None:
 
     shards = (
         pipeline
-        | "ranges of shards" >> Numbers(len(job.splits) * job.recipe.shards, SHARDS_AT_ONCE)
+        | "ranges of shards" >> Numbers(len(job.shard_keys()), SHARDS_AT_ONCE)
         | "name shards" >> beam.FlatMap(keys_from).with_output_types(_Keyed)
     )
     references = []

@@ -36,11 +36,13 @@ class NamesInLabels:
     Args:
         files: source files.
         named: by name, the first file of each (layer, value) of the name.
+        codes: codes of these classes.
         without_names: first label file without names.
     """
 
     files: SourceFiles
     named: dict[str, dict[tuple[int, int], str]] = field(default_factory=dict)
+    codes: set[str] = field(default_factory=set)
     without_names: str = ""
     _read: set[str] = field(default_factory=set)
     _count_without_names: int = 0
@@ -76,6 +78,7 @@ class NamesInLabels:
             self._count_without_names += not _is_nrrd(path)
         for one in segments:
             self.named.setdefault(one.name, {}).setdefault((one.layer, one.value), path)
+            self.codes.update(one.codes)
 
     def agree(self) -> bool:
         """Return whether each name has one value in all files, and each value one name."""

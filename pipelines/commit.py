@@ -428,6 +428,7 @@ def _image_format(job: ShardJob, total: Statistics) -> ImageFormat:
         ignore_label=job.labels.stored_ignore,
         scaled=recipe.rules.is_scaled(recipe),
         tiled=cuts_pictures(recipe),
+        stated=tuple(total.stated or ()),
     )
 
 

@@ -16,8 +16,9 @@ from halofeed.pipelines.beam_options import RunnerChoice, choose_runner, new_pip
 from halofeed.pipelines.commit import WORK_DONE, check_committed_budget
 from halofeed.pipelines.counted_files import CountedFiles
 from halofeed.pipelines.disk_space import check_disk_space, size_of_record
+from halofeed.pipelines.earlier_version import EarlierVersion, lineage_from, open_earlier
 from halofeed.pipelines.heartbeat import start_heartbeat
-from halofeed.pipelines.job import JobOptions, ShardJob
+from halofeed.pipelines.job import EarlierShards, JobOptions, ShardJob
 from halofeed.pipelines.lease import held
 from halofeed.pipelines.listing import TRANSFERRED_CLASSES, ListingInJob
 from halofeed.pipelines.opened_sources import Sources, open_sources
@@ -52,6 +53,7 @@ from halofeed.prep.formats.volume.reading_options import SeriesPolicy
 from halofeed.prep.options.recipe import Recipe
 from halofeed.prep.sources.files import SourceFiles, source_files
 from halofeed.schemas.file_layout import MANIFEST, TEMPORARY_FOLDER, index_file, index_files
+from halofeed.schemas.lineage import PARENT, lineage_of
 from halofeed.schemas.manifest import Manifest, is_intact, read_manifest
 from halofeed.storage.choose import check_reachable, for_workers, use_options
 from halofeed.storage.scratch import scratch_folder
@@ -138,6 +140,12 @@ def convert(
     if not choice.local:
         new_pipeline(choice)  # raises before anything is written
     store_settings = {} if choice.options is None else use_options(choice.options)
+    if options.from_ and not choice.local:
+        raise UsageError(
+            "--from: the earlier version is compared on this machine; leave --runner out. --source and --out may be "
+            "addresses of a store"
+        )
+    earlier = open_earlier(options, recipe)
     version = OutputFolder(real_version_folder(options.folder))
     sources = open_sources(options)
     _check_output_outside_sources(options, sources)
@@ -155,6 +163,7 @@ def convert(
             scratch=stack.enter_context(scratch_folder()) if choice.local else None,
             stack=stack,
             began=began,
+            earlier=earlier,
         )
         return _convert_version(run, version, started)
 
@@ -241,6 +250,7 @@ class _Run:
         scratch: temporary folder of a local run; None on another runner.
         stack: stops the worker processes at the end.
         began: `time.monotonic()` at the beginning.
+        earlier: version from which this one starts.
     """
 
     options: JobOptions
@@ -252,7 +262,12 @@ class _Run:
     scratch: str | None
     stack: contextlib.ExitStack
     began: float
+    earlier: EarlierVersion | None = None
     _workers: Workers | None = None
+
+    def references_by_shard(self, folder: str) -> FileByShard:
+        """Return the writer of references into a local folder."""
+        return FileByShard(OutputFolder(folder), self.recipe.shards, self.earlier)
 
     def conversion(self, manifest: Manifest, done: _Done, *, was_there: bool = False) -> Conversion:
         """Return the result of the conversion."""
@@ -280,7 +295,9 @@ class _Run:
         chosen: ReferenceWriter | None = writer
         if writer is not None and self.recipe.limit is not None:
             chosen = SampledReferences(writer, self.recipe.limit)
-        return make_plan(self.options, self.recipe, self.sources, chosen, find_series, in_job)
+        return make_plan(
+            self.options, self.recipe, self.sources, chosen, find_series, in_job, earlier=self.earlier
+        )
 
     def _list_in_job(self, output: OutputFolder, writer: NumberedFiles) -> ListingInJob | None:
         """Return the listing of the sources by the runner's workers; None if this process lists them."""
@@ -393,7 +410,7 @@ def _convert_into(
     references_folder = None
     if choice.local:
         references_folder = run.scratch if is_remote(output.root) else for_workers(output.root)
-        references = FileByShard(OutputFolder(references_folder or ""), run.recipe.shards)
+        references = run.references_by_shard(references_folder or "")
 
     def prepare() -> ConversionPlan:
         output.make()
@@ -410,7 +427,9 @@ def _convert_into(
     _print_plan(run, plan)
     output.delete([MANIFEST])
     before = _finished_shards(output) | (set() if replaces is None else _finished_shards(replaces))
-    job = _job_of(run, plan, output, references_folder, replaces)
+    counts = references.shard_counts if isinstance(references, FileByShard) else {}
+    job = _job_of(run, plan, output, references_folder, replaces, counts)
+    before |= {job.shard_file(key) for key in job.shard_keys() if job.earlier_file(key) is not None}
     _print_resumed(run, job, before)
     began = time.monotonic()
     if run.scratch is None:
@@ -418,7 +437,7 @@ def _convert_into(
     else:
         work = _run_here(run, job, min(plan.totals.count, run.recipe.limit or plan.totals.count), run.scratch)
     output.sweep()
-    shards = plural(run.recipe.shards * len(plan.splits), "shard")
+    shards = plural(len(job.shard_keys()), "shard")
     processes = f" by {plural(choice.workers, 'process', 'processes')}" if choice.local else ""
     _print_detail(f"wrote {shards}{processes} in {time.monotonic() - began:.1f} s")
     return _Done(stamps=plan.stamps, work=work, before=before)
@@ -438,6 +457,8 @@ def _check_space(
     # Shards that stay the same become hard links, which need no space.
     if replaces is not None and (committed is None or _is_same(plan, recipe, committed)):
         present = replaces.sizes() | present
+    if run.earlier is not None:
+        present = OutputFolder(run.earlier.folder).sizes() | present
     check_disk_space(
         options.folder,
         min(plan.totals.convertible, recipe.limit or plan.totals.convertible),
@@ -483,7 +504,17 @@ def _job_of(
     output: OutputFolder,
     references_folder: str | None,
     replaces: OutputFolder | None = None,
+    shard_counts: Mapping[str, int] | None = None,
 ) -> ShardJob:
+    inputs, earlier = plan.inputs, None
+    if run.earlier is not None:
+        lineage = lineage_from(run.earlier, run.recipe, plan.labels, shard_counts or {})
+        inputs = {**inputs, PARENT: lineage.to_json()}
+        earlier = EarlierShards(
+            folder=for_workers(run.earlier.folder),
+            shard_counts=run.earlier.shard_counts,
+            recipes=lineage.recipes,
+        )
     return ShardJob(
         recipe=run.recipe,
         task=plan.task,
@@ -494,7 +525,7 @@ def _job_of(
         folder=for_workers(output.root),
         replaces=None if replaces is None else for_workers(replaces.root),
         splits=plan.splits,
-        inputs=plan.inputs,
+        inputs=inputs,
         max_rejected=run.options.max_rejected,
         threads=run.choice.threads,
         memory_bytes=run.choice.memory_bytes,
@@ -504,6 +535,8 @@ def _job_of(
         holder=output.holder,
         store_settings=run.store_settings,
         on_loss=run.options.on_loss,
+        shard_counts=shard_counts or {},
+        earlier=earlier,
     )
 
 
@@ -562,6 +595,7 @@ def _check_same(run: _Run, version: OutputFolder, manifest: Manifest) -> tuple[s
     if differences := run.recipe.difference(manifest.recipe):
         listed = "\n".join(f"  {line}" for line in differences)
         raise ChangedSourceError(f"{folder} was converted with another recipe; {fix}:\n{listed}")
+    _check_same_parent(run, manifest, fix)
     with contextlib.ExitStack() as stack:
         if not run.choice.local:
             stack.callback(version.sweep)
@@ -569,12 +603,26 @@ def _check_same(run: _Run, version: OutputFolder, manifest: Manifest) -> tuple[s
         if not _is_proven(run, plan, manifest):
             # The first plan wrote no references, because they need disk space and are rarely needed.
             scratch = run.scratch or stack.enter_context(scratch_folder())
-            by_shard, numbered = FileByShard(OutputFolder(scratch), run.recipe.shards), NumberedFiles(version)
+            by_shard, numbered = run.references_by_shard(scratch), NumberedFiles(version)
             plan = _same_plan(run, version, manifest, by_shard if run.choice.local else numbered, fix)
             if not run.choice.local:
                 by_shard.take_over(version, numbered.count, plan.splits)
-            compared_bytes = _check_contents(run, _job_of(run, plan, version, scratch), fix)
+            job = _job_of(run, plan, version, scratch, shard_counts=by_shard.shard_counts)
+            compared_bytes = _check_contents(run, job, fix)
     return plan.stamps, compared_bytes
+
+
+def _check_same_parent(run: _Run, manifest: Manifest, fix: str) -> None:
+    """Refuse a committed version that started from another earlier version, or from none."""
+    lineage, earlier = lineage_of(manifest.inputs), run.earlier
+    before = None if lineage is None else (lineage.version, lineage.crc32c)
+    now = None if earlier is None else (earlier.manifest.version, earlier.crc32c)
+    if before == now:
+        return
+    started = "without an earlier version" if lineage is None else f"from version {lineage.version}"
+    same = before is not None and now is not None and before[0] == now[0]
+    changed = ", which has changed since" if same else ""
+    raise ChangedSourceError(f"{run.options.folder} was converted {started}{changed} (--from); {fix}")
 
 
 def _same_plan(

@@ -23,7 +23,8 @@ def add_declared_objects(ledger: LedgerCounter, reference: SourceExample, recipe
     boxes, size = reference.boxes or (), reference.declared_size
     if not boxes or recipe.resize == "none":  # nothing becomes smaller
         return
-    if size is None or reference.normalized:  # boxes in shares of the sides have no size in pixels yet
+    # Boxes in shares of the sides have no size in pixels yet, and drawn ones none at all.
+    if size is None or reference.normalized or reference.drawings:
         ledger.count("objects", len(boxes))
         return
     ledger.extend("declared_sides", min(size), max(size))

@@ -11,6 +11,7 @@ import numpy as np
 
 from halofeed.pipelines.convert import Conversion, convert
 from halofeed.pipelines.disk_space import free_bytes, size_of_record
+from halofeed.pipelines.earlier_version import open_earlier
 from halofeed.pipelines.job import JobOptions, reference_from_json
 from halofeed.pipelines.opened_sources import Sources, open_sources
 from halofeed.pipelines.plan import ConversionPlan, make_plan
@@ -87,8 +88,9 @@ def dry_run(options: JobOptions, recipe_with: Callable[..., Recipe], folder: str
     """
     sources, sample = open_sources(options), _Sample()
     recipe, proposed, is_proposed = recipe_with(), "", False
+    earlier = open_earlier(options, recipe)
     try:
-        plan = make_plan(options, recipe, sources, SampledReferences(sample, _SAMPLE))
+        plan = make_plan(options, recipe, sources, SampledReferences(sample, _SAMPLE), earlier=earlier)
     except UsageError as error:
         if recipe.depth is not None:
             raise
@@ -96,7 +98,7 @@ def dry_run(options: JobOptions, recipe_with: Callable[..., Recipe], folder: str
         sample.references.clear()
         try:
             recipe = recipe_with(depth=1, height=1, width=1)
-            plan = make_plan(options, recipe, sources, SampledReferences(sample, _SAMPLE))
+            plan = make_plan(options, recipe, sources, SampledReferences(sample, _SAMPLE), earlier=earlier)
         except HalofeedError:
             raise error from None
         if not plan.totals.first_volume:
@@ -200,8 +202,9 @@ def _convert_sample(
     """Convert a sample into a folder; return the conversion, if it wrote any record, and lines on its outcome."""
     limit = _sample_size(plan, recipe)
     # A sample is too small for --max-rejected and for the refusal of lossy records, which speak of all inputs.
+    alone = replace(options, from_="", keep_splits=False)
     there = replace(
-        options, out=folder, overwrite=False, max_rejected=None, workers=1, threads=None, on_loss="warn"
+        alone, out=folder, overwrite=False, max_rejected=None, workers=1, threads=None, on_loss="warn"
     )
     try:
         with status_level(QUIET):  # the plan has printed its status already

@@ -47,8 +47,9 @@ class Outcome:
     is_part: bool = False
 
 
-_HASHES_OF_VIDEOS: dict[tuple[str, str, Stamp | None], str] = {}
-"""SHA-256 of the last video by its root, path and stamp."""
+_HASHES_OF_FRAMES: dict[tuple[str, str, Stamp | None], str] = {}
+"""SHA-256 of files of several frames by their root, path and stamp."""
+_KEPT_HASHES = 4096
 
 
 class _HashedFiles:
@@ -78,23 +79,23 @@ class _HashedFiles:
         try:
             for path in reference.paths:
                 if path not in self._hashes:
-                    self._hashes[path] = (
-                        self._hash(path) if reference.video_frame is None else self._hash_of_video(path)
-                    )
+                    is_frame = reference.video_frame is not None or reference.frame is not None
+                    self._hashes[path] = self._hash_of_frames(path) if is_frame else self._hash(path)
         except (SourceError, OSError):
             return ""
         hashes = [self._hashes[path] for path in reference.paths]
         return hashes[0] if len(hashes) == 1 else hashlib.sha256("\n".join(hashes).encode()).hexdigest()
 
-    def _hash_of_video(self, path: str) -> str:
-        """Return the SHA-256 of a video, which is computed once for all of its frames while its stamp is the same."""
+    def _hash_of_frames(self, path: str) -> str:
+        """Return the SHA-256 of a file of frames, computed once for all of them while its stamp is the same."""
         key = (self.root, path, self.stamp(path))
-        # Without a stamp, a change would not be seen. Threads of several videos replace each other's hash.
-        found = None if key[2] is None else _HASHES_OF_VIDEOS.get(key)
+        # Without a stamp, a change would not be seen.
+        found = None if key[2] is None else _HASHES_OF_FRAMES.get(key)
         if found is None:
             found = self._hash(path)
-            _HASHES_OF_VIDEOS.clear()
-            _HASHES_OF_VIDEOS[key] = found
+            if len(_HASHES_OF_FRAMES) >= _KEPT_HASHES:
+                _HASHES_OF_FRAMES.clear()
+            _HASHES_OF_FRAMES[key] = found
         return found
 
     def _hash(self, path: str) -> str:

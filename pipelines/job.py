@@ -18,6 +18,7 @@ from halofeed.prep.options.recipe import Recipe
 from halofeed.prep.sources.example import Box, Keypoint, SourceExample
 from halofeed.prep.sources.file_names import common_folder
 from halofeed.schemas.file_layout import check_name, check_version, shard_file
+from halofeed.schemas.lineage import OlderRecipe
 from halofeed.system.addresses import NO_USER, Address, address_of
 from halofeed.system.errors import JobError, UsageError
 
@@ -61,6 +62,20 @@ class JobOptions:
     )
     name: str = option("", "the data set's name, e.g. cards", brief=True, group=OUTPUT)
     version: str = option("1.0.0", "the data set's version", group=OUTPUT)
+    from_: str = option(
+        "",
+        "folder or address of an earlier version, such as data/cards/1.0.0: take its recipe, keep its shards without a "
+        "changed or removed example, and put new examples into further shards; its classes keep their numbers. "
+        "--source names all sources, old and new; --out and --name are those of the earlier version",
+        group=OUTPUT,
+        metavar="FOLDER",
+    )
+    keep_splits: bool = option(
+        False,
+        "with --from: examples of the earlier version keep their split, and new ones of their groups get it; other "
+        "options of splits are then for the rest",
+        group=OUTPUT,
+    )
     label_map: str | None = option(
         None,
         "file of class names (.txt, .json, .pbtxt, .csv); default: from the data",
@@ -202,7 +217,16 @@ class JobOptions:
 
     def _paths(self) -> Iterator[tuple[str, str]]:
         """Yield the flag and the value of each option that is a path or an address."""
-        for name in ("source", "images", "out", "label_map", "nnunet_splits", "normalize_like", "preview"):
+        for name in (
+            "source",
+            "images",
+            "out",
+            "label_map",
+            "nnunet_splits",
+            "normalize_like",
+            "preview",
+            "from_",
+        ):
             if value := getattr(self, name):
                 yield flag(name), value
         for part in self.split_lists:
@@ -253,6 +277,8 @@ class ShardJob:
         holder: token that must hold the lease of `folder` in an object store.
         store_settings: arguments of the S3 client.
         on_loss: "refuse" ends the job where most records lost their information.
+        shard_counts: number of shards by split where it is not the recipe's.
+        earlier: the version whose shards are kept where they are the same.
     """
 
     recipe: Recipe
@@ -275,11 +301,14 @@ class ShardJob:
     holder: str | None = None
     store_settings: Mapping[str, Any] = dataclasses.field(default_factory=dict, repr=False)
     on_loss: str = "warn"
+    shard_counts: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    earlier: EarlierShards | None = None
 
     def to_json(self) -> str:
         """Return the job as JSON."""
         texts = {"recipe": self.recipe.to_json(), "labels": self.labels.to_json(), "software": __version__}
-        return json.dumps({**vars(self), **texts})
+        earlier = None if self.earlier is None else self.earlier.to_json()
+        return json.dumps({**vars(self), **texts, "earlier": earlier})
 
     @classmethod
     def from_json(cls, text: str) -> ShardJob:
@@ -293,6 +322,8 @@ class ShardJob:
         document["recipe"] = Recipe.from_json(document["recipe"])
         document["labels"] = LabelMap.from_json(document["labels"])
         document["splits"] = tuple(document["splits"])
+        if document["earlier"] is not None:
+            document["earlier"] = EarlierShards.from_json(document["earlier"])
         return cls(**document)
 
     @property
@@ -302,23 +333,68 @@ class ShardJob:
 
     def shard_file(self, key: ShardKey) -> str:
         """Return the file name of a shard."""
-        return shard_file(self.name, key.split, key.shard, self.recipe.shards)
+        return shard_file(self.name, key.split, key.shard, self.shard_count(key.split))
+
+    def shard_count(self, split: str) -> int:
+        """Return the number of shards of a split."""
+        return self.shard_counts.get(split, self.recipe.shards)
 
     def shard_keys(self) -> list[ShardKey]:
         """Return the key of every shard of the data set, in order."""
-        return [ShardKey(split, shard) for split in self.splits for shard in range(self.recipe.shards)]
+        return [ShardKey(split, shard) for split in self.splits for shard in range(self.shard_count(split))]
 
     def number_of(self, key: ShardKey) -> int:
         """Return a shard's index in `shard_keys`."""
-        return self.splits.index(key.split) * self.recipe.shards + key.shard
+        before = self.splits[: self.splits.index(key.split)]
+        return sum(map(self.shard_count, before)) + key.shard
 
-    def fingerprint(self, key: ShardKey, references: list[str], contents: Mapping[str, str]) -> str:
-        """Return the digest of what a shard is made from: software, recipe, labels, annotations and source contents."""
+    def earlier_file(self, key: ShardKey) -> str | None:
+        """Return the name of a shard in the earlier version; None where it has no such shard."""
+        count = 0 if self.earlier is None else self.earlier.shard_counts.get(key.split, 0)
+        return shard_file(self.name, key.split, key.shard, count) if key.shard < count else None
+
+    def fingerprints(
+        self, key: ShardKey, references: list[str], contents: Mapping[str, str]
+    ) -> Iterator[str]:
+        """Yield the digest of a shard, then those of the same records made with the recipes of earlier versions."""
+        yield self.fingerprint(key, references, contents)
+        for older in () if self.earlier is None else self.earlier.recipes:
+            labels = without_classes(self.labels, older.without_classes)
+            # More classes may need larger numbers in label images.
+            if older.without_classes and not self._is_stored_alike(labels):
+                continue
+            yield self.fingerprint(key, references, contents, older=older, labels=labels)
+
+    def _is_stored_alike(self, labels: LabelMap) -> bool:
+        """Return whether records of their classes are the same with fewer classes."""
+        sets = self.recipe.holds_class_sets()
+        return labels.stored_dtype(sets=sets) == self.labels.stored_dtype(sets=sets)
+
+    def fingerprint(
+        self,
+        key: ShardKey,
+        references: list[str],
+        contents: Mapping[str, str],
+        *,
+        older: OlderRecipe | None = None,
+        labels: LabelMap | None = None,
+    ) -> str:
+        """Return the digest of what a shard is made from: software, recipe, labels, annotations and source contents.
+
+        Args:
+            older: what an earlier version was made with; None: this one.
+            labels: its classes.
+        """
+        options = older.options if older else {}
+        tuples: dict[str, Any] = {
+            name: tuple(one) if isinstance(one, list) else one for name, one in options.items()
+        }
+        recipe = dataclasses.replace(self.recipe, **tuples).to_json()
         made_from = {
             "software": __version__,
-            "recipe": {key: one for key, one in self.recipe.to_json().items() if key not in _NOT_IN_SHARDS},
+            "recipe": {key: one for key, one in recipe.items() if key not in _NOT_IN_SHARDS},
             "task": self.task,
-            "labels": self.labels.to_json(),
+            "labels": (labels or self.labels).to_json(),
             "name": self.name,
             "split": key.split,
             "shard": key.shard,
@@ -330,6 +406,46 @@ class ShardJob:
         for chunk in json.JSONEncoder(sort_keys=True).iterencode(made_from):
             digest.update(chunk.encode())
         return digest.hexdigest()
+
+
+@dataclass(frozen=True, kw_only=True)
+class EarlierShards:
+    """Shards of an earlier version that a job keeps where they are the same.
+
+    Args:
+        folder: folder of the version.
+        shard_counts: number of its shards by split.
+        recipes: what they were made with, where that differs from the job.
+    """
+
+    folder: str
+    shard_counts: Mapping[str, int]
+    recipes: tuple[OlderRecipe, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the JSON form."""
+        return {**vars(self), "recipes": [one.to_json() for one in self.recipes]}
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> EarlierShards:
+        """Read the JSON form."""
+        recipes = (
+            OlderRecipe(options=one["options"], without_classes=tuple(one["without_classes"]))
+            for one in document["recipes"]
+        )
+        return cls(folder=document["folder"], shard_counts=document["shard_counts"], recipes=tuple(recipes))
+
+
+def without_classes(labels: LabelMap, ids: Sequence[int]) -> LabelMap:
+    """Return a label map without some classes."""
+    if not ids:
+        return labels
+    return dataclasses.replace(
+        labels,
+        entries=tuple(one for one in labels.entries if one[0] not in ids),
+        aliases=tuple(one for one in labels.aliases if one[1] not in ids),
+        values=None if labels.values is None else tuple(one for one in labels.values if one[1] not in ids),
+    )
 
 
 @dataclass(frozen=True, order=True)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 from halofeed.pipelines.classes import NamesInLabels
 from halofeed.pipelines.declared_sizes import add_declared_objects
+from halofeed.pipelines.earlier_version import EarlierVersion, keep_splits
 from halofeed.pipelines.opened_sources import Sources, naming_faults
 from halofeed.pipelines.references import ReferenceWriter
 from halofeed.pipelines.totals import Totals
@@ -25,6 +26,7 @@ from halofeed.prep.annotations.contract import (
 )
 from halofeed.prep.annotations.splits import SplitOptions, assign_splits, check_groups, find_split_lists
 from halofeed.prep.annotations.unlabeled import assign_unlabeled_apart
+from halofeed.prep.convert.channel_grids import named_channel
 from halofeed.prep.layouts import Layout
 from halofeed.prep.options.recipe import Recipe
 from halofeed.prep.options.tiles import cuts_pictures
@@ -41,6 +43,7 @@ class LayoutInput:
     Args:
         options: options that the layout reads.
         splits: how the user divides the references.
+        earlier: version whose examples keep their splits.
     """
 
     recipe: Recipe
@@ -49,6 +52,7 @@ class LayoutInput:
     selection: FileSelection
     options: LayoutOptions
     splits: SplitOptions
+    earlier: EarlierVersion | None = None
 
 
 def list_here(layout_input: LayoutInput, writer: ReferenceWriter | None) -> Totals:
@@ -124,8 +128,8 @@ def list_references(
         layout_input.recipe,
         ChosenCounts() if chosen is None else chosen,
     )
-    # The DICOM files of tiles are slides.
-    if layout_input.recipe.rules.kind.name == "picture" and not cuts_pictures(layout_input.recipe):
+    references = _with_grid_channel(references, layout_input)
+    if layout_input.recipe.rules.kind.name == "picture":
         references = _described(references, layout_input, warn)
     named: set[str] = set()
     with naming_faults(sources):
@@ -137,6 +141,23 @@ def list_references(
     for path, problem in sources.faults().items():
         if path not in named:
             yield SourceExample(source=path, key=path, problem=problem)
+
+
+def _with_grid_channel(
+    references: Iterator[SourceExample], layout_input: LayoutInput
+) -> Iterator[SourceExample]:
+    """Return the references with the number of the channel that --channel-grid names as the data set does.
+
+    The files of nnU-Net's channels have numbers, such as case_0001.nii.gz, and only dataset.json has their names.
+    """
+    layout, sources, rule = layout_input.layout, layout_input.sources, layout_input.recipe.channel_grid
+    if ":" not in rule or layout.channel_names is None:
+        return references
+    named = named_channel(layout.channel_names(sources.annotations, sources.annotation_file), rule)
+    if named is None:
+        return references
+    # All channels of one file have one grid.
+    return (replace(one, grid_channel=named) if named <= len(one.channels) > 0 else one for one in references)
 
 
 def _described(
@@ -152,6 +173,7 @@ def _described(
         window=layout_input.recipe.window,
         divides=len(splits.shares) > 1 and splits.finds_groups,
         warn=warn,
+        leaves_slides=cuts_pictures(layout_input.recipe),
     )
     return listing.described(references)
 
@@ -181,8 +203,10 @@ def _assigned(
         _assign, options=options, are_patients=layout_input.layout.name == "dicom", warn=warn
     )
     if layout_input.recipe.may_hold_label_images():
-        return assign_unlabeled_apart(references, assign, by_shares=bool(options.shares))
-    return assign(references)
+        assigned = assign_unlabeled_apart(references, assign, by_shares=bool(options.shares))
+    else:
+        assigned = assign(references)
+    return assigned if layout_input.earlier is None else keep_splits(assigned, layout_input.earlier, warn)
 
 
 def _assign(

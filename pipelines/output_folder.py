@@ -239,7 +239,7 @@ class OutputFolder:
             fsync_paths([self.root])
 
     def take(self, name: str, other: OutputFolder, other_name: str = "") -> None:
-        """Link or copy a file of another folder of the same file system into this one.
+        """Link or copy a file of another folder into this one; a store copies between its own folders by itself.
 
         Args:
             other_name: its name there, if that is another one.
@@ -247,6 +247,9 @@ class OutputFolder:
         Raises:
             JobError: the disk has no space for a copy, or fails.
         """
+        if is_remote(self.root) and _scheme(self.root) != _scheme(other.root):
+            self._copy(name, other, other_name or name)
+            return
         if is_remote(self.root):
             self._check_holder()
             self._files.copy_from(other._files, other_name or name, name)
@@ -257,9 +260,13 @@ class OutputFolder:
             os.link(other.path(other_name or name), linked)
             os.replace(linked, self.path(name))
         except OSError:  # another disk, or one without hard links
-            with other.open(other_name or name) as stream, self.temporary(name) as file:
-                shutil.copyfileobj(stream, file.stream, _COPIED_AT_ONCE)
-                file.keep()
+            self._copy(name, other, other_name or name)
+
+    def _copy(self, name: str, other: OutputFolder, other_name: str) -> None:
+        """Copy a file of another folder through this process."""
+        with other.open(other_name) as stream, self.temporary(name) as file:
+            shutil.copyfileobj(stream, file.stream, _COPIED_AT_ONCE)
+            file.keep()
 
     def delete(self, names: list[str]) -> None:
         """Delete files of this folder; ignore missing ones."""
@@ -287,6 +294,10 @@ class OutputFolder:
         with contextlib.suppress(OSError):
             for folder in self._made[1:]:
                 os.rmdir(folder)
+
+
+def _scheme(root: str) -> str:
+    return root.partition("://")[0] if is_remote(root) else ""
 
 
 class TemporaryFile:

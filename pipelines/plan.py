@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 from halofeed.pipelines.declared_sizes import check_declared_sizes
+from halofeed.pipelines.earlier_version import EarlierVersion, compatible_labels
 from halofeed.pipelines.job import JobOptions
 from halofeed.pipelines.list_references import (
     LayoutInput,
@@ -90,6 +91,7 @@ def make_plan(
     writer: ReferenceWriter | None,
     list_series: ListSeries | None = None,
     list_in_job: ListInJob | None = None,
+    earlier: EarlierVersion | None = None,
 ) -> ConversionPlan:
     """Read the annotations and write the references for the workers.
 
@@ -97,6 +99,7 @@ def make_plan(
         writer: writer of the references; None only counts and checks them.
         list_series: as in `LayoutOptions`.
         list_in_job: see `ListInJob`; None lists them in this process.
+        earlier: version whose task and classes the data set keeps; with --keep-splits also the splits.
 
     Raises:
         AnnotationsError: unknown labels, two sources with one id, a group in several splits, invalid names of splits,
@@ -108,6 +111,8 @@ def make_plan(
     with naming_faults(sources):
         _check_channels(recipe, layout, sources)
     layout_input = _input_of_layout(options, recipe, layout, sources)
+    if options.keep_splits:
+        layout_input = replace(layout_input, earlier=earlier)
     with naming_faults(sources):
         totals = (
             None if list_in_job is None else list_in_job(layout, layout_input.options, layout_input.splits)
@@ -122,6 +127,8 @@ def make_plan(
     _check_convertible(options, layout_input, totals, writes=writer is not None)
     task = _settled_task(recipe, layout, totals)
     label_map = plan_label_map(layout_input, totals, task, options.label_map)
+    if earlier is not None:
+        label_map = _earlier_classes(options, earlier, totals, task, label_map)
     for warning in recipe.warnings():
         print_status(f"halofeed convert: {warning}")
     # --missing-masks prediction states that images without a label are expected; `halofeed predict` has it too.
@@ -213,6 +220,20 @@ def _settled_task(recipe: Recipe, layout: Layout, totals: Totals) -> str:
     """Return the user's task, or the one that the annotations show: boxes, or no label at all, mean detection."""
     default = "detection" if totals.has_boxes or not totals.has_label else "classification"
     return recipe.settled_task() or (default if default in layout.tasks else layout.tasks[0])
+
+
+def _earlier_classes(
+    options: JobOptions, earlier: EarlierVersion, totals: Totals, task: str, label_map: LabelMap
+) -> LabelMap:
+    """Return the classes of a version that starts from an earlier one; refuse another task."""
+    if task != earlier.manifest.task:
+        raise UsageError(
+            f"--from {options.from_}: its task is {earlier.manifest.task}, and the sources show {task}; correct "
+            "them, or convert without --from"
+        )
+    # The values of label images are numbers of classes already; names are numbered here.
+    are_given = options.label_map is not None or (task_named(task).has_label_image and not totals.labels)
+    return compatible_labels(earlier, label_map, are_given=are_given)
 
 
 def _print_unlabeled(totals: Totals) -> None:

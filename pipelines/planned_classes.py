@@ -164,6 +164,9 @@ class _Naming:
         """
         if self.named or not in_files.named:
             return self, False
+        # A code takes several classes, as that of the kidney takes both of them, so values have no names of their own.
+        if in_files.codes.intersection(self.choice.written()):
+            return self, False
         is_chosen_by_name = bool(self.given or self.choice.keep)
         # Where files disagree, a value means something else in each file, and a choice by names needs no values.
         named = in_files.ids() if in_files.agree() or not is_chosen_by_name else {}
@@ -263,7 +266,7 @@ def _check_choice(
         images,
         # A path without a size is a folder of label slices, which have values.
         lambda path: options.takes_scan(path) or images.size(path) is None,
-        in_files.named,
+        [*in_files.named, *sorted(in_files.codes)],
     )
 
 
@@ -323,9 +326,12 @@ def _colors_of(table: ClassTable | None) -> dict[int, int]:
 
 def _find_color_table(layout_input: LayoutInput, totals: Totals) -> ClassTable | None:
     """Return the class table beside label images in color that names their colors; None without one."""
-    recipe, images = layout_input.recipe, layout_input.selection.files
+    recipe, images, layout = layout_input.recipe, layout_input.selection.files, layout_input.layout
+    if layout.color_table is not None and not recipe.label_coding():
+        sources = layout_input.sources
+        return layout.color_table(sources.annotations, images, sources.annotation_file, layout_input.options)
     # The user names the colors, or labels are masks per class, or the layout has no label images.
-    if recipe.label_coding() or totals.labels or layout_input.layout.label_values is None:
+    if recipe.label_coding() or totals.labels or layout.label_values is None:
         return None
     table = find_color_table(images, totals.label_images[:_MAX_DECODED], recipe.max_pixels)
     if table is not None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import heapq
 import io
+import json
 import os
 from array import array
 from collections import Counter
@@ -23,12 +24,14 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from halofeed.pipelines.earlier_version import AddedShards, EarlierVersion
 from halofeed.pipelines.job import ShardJob, ShardKey, reference_from_json
 from halofeed.pipelines.output_folder import OutputFolder, TemporaryFile, reporting_disk_errors
 from halofeed.prep.sources.example import SourceExample
 from halofeed.schemas.file_layout import SELECTION, TEMPORARY_FOLDER
 from halofeed.schemas.identity import example_id, shards_of
 from halofeed.storage.paths import open_path
+from halofeed.storage.spill import SpillList
 from halofeed.system.checksum import crc32c, with_checksum, without_checksum
 from halofeed.system.errors import JobError
 
@@ -37,6 +40,8 @@ REFERENCE_BUFFER_BYTES = 32 << 20
 _MIXER = 0x9E3779B97F4A7C15
 """Odd multiplier (2**64 / golden ratio). Shards are chosen by ids, and a sample by the products is spread over them."""
 _SELECTION = SELECTION.encode()
+_STRIDE = 1 << 20
+"""More than the shards of any split."""
 _BY_SHARD = f"{TEMPORARY_FOLDER}/references"
 _INDEX = f"{TEMPORARY_FOLDER}/references.npy"
 
@@ -149,23 +154,46 @@ def _is_left_out(line: bytes) -> bool:
 
 
 class FileByShard:
-    """Writer of references into one local file by shard."""
+    """Writer of references into one local file by shard.
+
+    Args:
+        shards: number of shards of each split.
+        earlier: version whose examples keep their shards; new ones are in further shards.
+
+    Attributes:
+        shard_counts: number of shards by split once it is finished; {} without an earlier version.
+    """
 
     count = 0
 
-    def __init__(self, output: OutputFolder, shards: int) -> None:
-        self._output, self._shards = output, shards
+    def __init__(self, output: OutputFolder, shards: int, earlier: EarlierVersion | None = None) -> None:
+        self._output, self._shards, self._earlier = output, shards, earlier
+        self._new: SpillList[tuple[str, int, bytes]] = SpillList()
         self._lines: list[bytes] = []
         self._numbers, self._identities = array("q"), array("q")
+        self._kept_shards = array("q")
         self._bytes = 0
+        self.shard_counts: dict[str, int] = {}
         self._splits: dict[str, int] = {}
         self._places: list[np.ndarray] = []
         self._stack = contextlib.ExitStack()
         self._file: TemporaryFile | None = None
 
     def add(self, split: str, identity: int, line: bytes) -> None:
+        if self._earlier is None:
+            self._append(split, identity, line)
+            return
+        shard = self._earlier.shard_of(split, identity, _source_of(line))
+        if shard is None:
+            self._new.add((split, identity, line))
+        else:
+            self._append(split, identity, line, shard)
+
+    def _append(self, split: str, identity: int, line: bytes, shard: int = -1) -> None:
+        """Add a reference to the buffer; its shard is by its id, or the one of an earlier version."""
         self._numbers.append(self._splits.setdefault(split, len(self._splits)))
         self._identities.append(identity)
+        self._kept_shards.append(shard)
         self._lines.append(line)
         self._bytes += len(line)
         if self._bytes > REFERENCE_BUFFER_BYTES:
@@ -176,7 +204,9 @@ class FileByShard:
         if self._file is None:
             self._file = self._stack.enter_context(self._output.temporary(_BY_SHARD))
         # Splits are numbered as they come, because their final order is known only at the end (see `finish`).
-        numbers = np.array(self._numbers) * self._shards + shards_of(np.array(self._identities), self._shards)
+        kept = np.array(self._kept_shards)
+        shards = np.where(kept < 0, shards_of(np.array(self._identities), self._shards), kept)
+        numbers = np.array(self._numbers) * _STRIDE + shards
         order = np.argsort(numbers, kind="stable")
         chunks = np.flatnonzero(np.diff(numbers[order])) + 1
         places = []
@@ -185,18 +215,43 @@ class FileByShard:
             places.append((numbers[lines[0]], self._file.stream.tell(), len(chunk), crc32c(chunk)))
             self._file.stream.write(chunk)
         self._places.append(np.array(places, np.int64).reshape(-1, 4))
-        self._lines, self._numbers, self._identities, self._bytes = [], array("q"), array("q"), 0
+        self._lines, self._bytes = [], 0
+        self._numbers, self._identities, self._kept_shards = array("q"), array("q"), array("q")
+
+    def _add_new(self, earlier: EarlierVersion, splits: Sequence[str]) -> None:
+        """Add the references that the earlier version does not have, to shards behind its own."""
+        added = AddedShards(earlier, self._shards)
+        placed: SpillList[tuple[str, int, bytes, int | None]] = SpillList()
+        for split, identity, line in self._new:
+            shard = None
+            if (
+                split not in splits
+            ):  # a rejected one, which counts in the first split, as in the earlier version
+                split = splits[0]
+                shard = earlier.shard_of(split, identity, _source_of(line))
+            if shard is None:
+                added.add(split)
+            placed.add((split, identity, line, shard))
+        for split, identity, line, shard in placed:
+            self._append(split, identity, line, added.shard_of(split, identity) if shard is None else shard)
+            if self._bytes > REFERENCE_BUFFER_BYTES:
+                self._write()
+        self.shard_counts = {split: added.shard_count(split) for split in splits}
 
     def finish(self, splits: Sequence[str]) -> None:
         with reporting_disk_errors(self._output.root):
+            if self._earlier is not None:
+                self._add_new(self._earlier, splits)
             self._write()
             assert self._file is not None
             self._file.keep()
         places = np.concatenate(self._places)
         # The data set lacks a split that has only rejected references; these count in the first split.
         of_split = np.array([splits.index(one) if one in splits else 0 for one in self._splits], np.int64)
-        split, shard = np.divmod(places[:, 0], self._shards)
-        places[:, 0] = of_split[split] * self._shards + shard
+        counts = [self.shard_counts.get(one, self._shards) for one in splits]
+        firsts = np.cumsum([0, *counts[:-1]])
+        split, shard = np.divmod(places[:, 0], _STRIDE)
+        places[:, 0] = firsts[of_split[split]] + shard
         stream = io.BytesIO()
         np.save(stream, places[np.argsort(places[:, 0], kind="stable")])
         self._output.write(_INDEX, with_checksum(stream.getvalue()))
@@ -211,6 +266,11 @@ class FileByShard:
 
     def close(self) -> None:
         self._stack.close()
+
+
+def _source_of(line: bytes) -> str:
+    """Return the source of a reference."""
+    return str(json.loads(line)["source"])
 
 
 def reference_file(number: int) -> str:

@@ -298,16 +298,20 @@ def _finished_index(
 ) -> ShardIndex | None:
     """Return the index of a shard that an earlier run finished from the same inputs, or None.
 
-    The shard may belong to the version being replaced; it is then linked or copied here.
+    The shard may belong to the version being replaced, or to an earlier one; it is then linked or copied here.
     """
     name = job.shard_file(key)
     inputs = {reference.source for reference in references}
     contents: dict[str, str] = {}
-    places = [(job.folder, index_file(name))]
+    places = [(job.folder, name, index_file(name))]
     if job.replaces:  # index_file_1: the name of indexes in format 1
-        places += [(job.replaces, index_file(name)), (job.replaces, index_file_1(name))]
-    for folder, index_name in places:
-        index = _intact_index(OutputFolder(folder), name, index_name, inputs)
+        places += [(job.replaces, name, index_file(name)), (job.replaces, name, index_file_1(name))]
+    if job.earlier is not None and (earlier := job.earlier_file(key)) is not None:
+        places.append((job.earlier.folder, earlier, index_file(earlier)))
+    for folder, shard_name, index_name in places:
+        # The shards of a committed version are on the disk since its commit; those of a killed run may lack their end.
+        is_committed = job.earlier is not None and folder == job.earlier.folder
+        index = _intact_index(OutputFolder(folder), shard_name, index_name, inputs, read_all=not is_committed)
         if index is None:
             continue
         if not contents:  # hashed at most once, and only where some index may prove the shard
@@ -316,10 +320,10 @@ def _finished_index(
         # The fingerprint has the software, recipe, classes, references and contents, so an equal one means equal bytes.
         # Earlier versions had larger blocks; all shards of a data set have blocks of one size.
         has_blocks = index.raw_starts.keys() <= index.packed_bytes.keys() or index.block_bytes == BLOCK_BYTES
-        if has_blocks and job.fingerprint(key, ordered, contents) == index.fingerprint:
+        if has_blocks and index.fingerprint in job.fingerprints(key, ordered, contents):
             if folder != job.folder:
                 output = OutputFolder(job.folder, job.holder)
-                for file, there in ((name, name), (index_file(name), index_name)):
+                for file, there in ((name, shard_name), (index_file(name), index_name)):
                     output.take(file, OutputFolder(folder), there)
             return index
     return None
@@ -346,8 +350,14 @@ def changed_input(
     return next((one for one in known if contents[one.source] != index.inputs[one.source]), None)
 
 
-def _intact_index(output: OutputFolder, name: str, index_name: str, inputs: Set[str]) -> ShardIndex | None:
-    """Return the index of a shard of these inputs; None where the shard or the index is missing or damaged."""
+def _intact_index(
+    output: OutputFolder, name: str, index_name: str, inputs: Set[str], *, read_all: bool
+) -> ShardIndex | None:
+    """Return the index of a shard of these inputs; None where the shard or the index is missing or damaged.
+
+    Args:
+        read_all: compare the shard's checksum too, and not only its size.
+    """
     if not output.exists(index_name) or not output.exists(name):
         return None
     try:
@@ -356,7 +366,7 @@ def _intact_index(output: OutputFolder, name: str, index_name: str, inputs: Set[
         return None
     if output.size(name) != index.file_bytes or inputs != set(index.inputs):
         return None
-    return index if _checksum(output, name) == index.file_checksum else None
+    return index if not read_all or _checksum(output, name) == index.file_checksum else None
 
 
 def _checksum(output: OutputFolder, name: str) -> int:

@@ -18,6 +18,7 @@ from halofeed.prep.geometry.volume_plan import round_up_side
 from halofeed.prep.options.option import flag
 from halofeed.schemas.file_layout import OBJECT, REJECTED, SELECTION
 from halofeed.schemas.findings import FindingName, explain_finding, finding_key, split_finding
+from halofeed.schemas.lineage import lineage_of
 from halofeed.schemas.manifest import Manifest, Split
 from halofeed.schemas.statistics import Padding, Statistics
 from halofeed.schemas.tasks import task_named
@@ -48,7 +49,8 @@ def summary(
     lines = [f"{manifest.name} {manifest.version}: {head}, {manifest.task}, {_classes(manifest)}"]
     lines += [f"  {name:<12} {_describe(manifest, name)}" for name in manifest.splits]
     lines += [f"  {tiles}" for tiles in [tiles_of_pictures(manifest)] if tiles]
-    lines += run_lines(done.summary, was_there=done.was_there)
+    lineage = lineage_of(manifest.inputs)
+    lines += run_lines(done.summary, was_there=done.was_there, earlier=lineage.version if lineage else "")
     lines += outcome_lines(done, warn_cut, f", see {OutputFolder(done.folder).path(REJECTED)}")
     lines += [f"  warning: {warning}" for warning in [rejected_warning(done, max_rejected)] if warning]
     lines += _unused(manifest)
@@ -57,11 +59,12 @@ def summary(
     return "\n".join(lines)
 
 
-def run_lines(run: ConversionSummary, *, was_there: bool = False) -> list[str]:
+def run_lines(run: ConversionSummary, *, was_there: bool = False, earlier: str = "") -> list[str]:
     """Return lines on time, bytes and kept shards of a run.
 
     Args:
         was_there: whether the run found a committed data set, and wrote nothing.
+        earlier: number of the version from which the data set started; "" without one.
 
     >>> run = ConversionSummary(
     ...     elapsed_seconds=8.0, records=400, shards=4, shards_kept=1, bytes_read=9_000_000, bytes_written=60_000_000
@@ -77,19 +80,24 @@ def run_lines(run: ConversionSummary, *, was_there: bool = False) -> list[str]:
         f"{human_bytes(run.bytes_written)} written"
     ]
     if run.shards_kept:
-        lines.append(f"  resumed, {run.shards_kept:,} of {plural(run.shards, 'shard')} kept")
+        how = f"from {earlier}" if earlier else "resumed"
+        lines.append(f"  {how}, {run.shards_kept:,} of {plural(run.shards, 'shard')} kept")
     return lines
 
 
-def rejected_warning(done: Conversion, max_rejected: str | None) -> str:
+def rejected_warning(
+    done: Conversion, max_rejected: str | None, again: str = "convert again with --overwrite"
+) -> str:
     """Return the warning about a large share of rejected inputs; "" for a small one.
 
     Args:
+        done: the conversion.
         max_rejected: value of --max-rejected, with which there is no warning.
+        again: how the corrected inputs are converted.
     """
     if max_rejected is not None:
         return ""
-    fix = f"correct those that {OutputFolder(done.folder).path(REJECTED)} lists and convert again with --overwrite"
+    fix = f"correct those that {OutputFolder(done.folder).path(REJECTED)} lists and {again}"
     return share_warning(done.manifest.rejected, inputs_of(done.manifest), fix)
 
 

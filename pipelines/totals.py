@@ -296,9 +296,11 @@ def _without_secrets(reference: SourceExample) -> SourceExample:
 def _label_images(reference: SourceExample) -> list[str]:
     """Return the label images of a reference; evenly spaced ones of masks that are folders of pictures."""
     folders = dict(reference.mask_members)
+    # Masks of a volume in DICOM are SEG or RTSTRUCT; those of a picture are pictures.
+    is_label = is_image_name if is_image_name(reference.source) else is_still_name
     found: list[str] = []
     for path in reference.masks:
         members = folders.get(path) or (path,)
         step = max(1, len(members) // _FRAMES_SEEN)
-        found += filter(is_still_name, members[::step][:_FRAMES_SEEN])
+        found += filter(is_label, members[::step][:_FRAMES_SEEN])
     return found

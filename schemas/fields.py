@@ -15,6 +15,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from halofeed.schemas import keys
 from halofeed.schemas.encodings import ENCODINGS, Encoding
 from halofeed.schemas.limits import FIELD_BYTES, SIDE
 from halofeed.schemas.packed.packed_layout import PackedLayout
@@ -100,6 +101,15 @@ class Field:
     def is_file(self) -> bool:
         """True if the record holds a picture file, which has its own size."""
         return self.form.is_file
+
+    @property
+    def may_be_absent(self) -> bool:
+        """True if a record lacks the key where its source does not state the value: the loader gives NaN or "".
+
+        The spacing of pixels is one; that of voxels is in every record of a volume.
+        """
+        is_pixel_spacing = self.keys == (keys.SPACING_MM,) and self.shape == (2,)
+        return is_pixel_spacing or (len(self.keys) == 1 and self.keys[0] in keys.WORDS)
 
     @property
     def packed_layout(self) -> PackedLayout:

@@ -22,6 +22,11 @@ SOURCE_SIDES = (SOURCE_HEIGHT, SOURCE_WIDTH)
 TRANSFORM = "image/transform"
 
 SPACING_MM = "image/spacing_mm"
+LATERALITY = "image/laterality"
+VIEW = "image/view"
+BODY_PART = "image/body_part"
+WORDS = (LATERALITY, VIEW, BODY_PART)
+"""Keys of words about a picture; a record lacks those that its source does not state."""
 AFFINE = "image/affine"
 SOURCE_AFFINE = "image/source/affine"
 SOURCE_SHAPE = "image/source/shape"
@@ -41,6 +46,9 @@ LABEL = "image/label"
 LABELLED = "image/labelled"
 CLASS_LABEL = "image/class/label"
 CLASS_TEXT = "image/class/text"
+
+OF_OBJECTS, OF_IGNORED = "image/object/", "image/ignored/"
+"""Prefixes of the keys of objects and of ignored regions."""
 
 BOX_CORNERS = (
     "image/object/bbox/ymin",

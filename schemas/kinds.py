@@ -105,6 +105,20 @@ the (height, width) of that picture; and the position of the source file on a ma
 c and y = d * column + e * row + f, from continuous pixels of the source file; both are "" without a position. They are
 texts, because float32 has 7 digits, and a northing in centimeters has 9."""
 
+SPACING, LATERALITY, VIEW, BODY_PART = "spacing_mm", "laterality", "view", "body_part"
+STATED_FIELDS = {
+    SPACING: value_field(SPACING, keys.SPACING_MM, "float32", (2,)),
+    **{
+        name: Field(name=name, keys=(key,), dtype="str", encoding="text", optional=True)
+        for name, key in zip((LATERALITY, VIEW, BODY_PART), keys.WORDS, strict=True)
+    },
+}
+"""Fields of what sources of pictures may state, by name. A data set has those that at least one of its records has.
+
+`spacing_mm` is the distance between rows and between columns of the stored pixels in millimeters, NaN where it is not
+known. `laterality`, `view` and `body_part` are words of DICOM, such as "L", "MLO" and "BREAST", and "" where they are
+not known."""
+
 _EXTENT = value_field("extent", keys.EXTENT, "int32", (2, 3))
 _VOLUME_ORIGIN = (
     *_NAMES,

@@ -16,6 +16,7 @@ from halofeed.schemas import limits
 from halofeed.schemas.bounded_json import checksum_of, parse_json
 from halofeed.schemas.fields import Field
 from halofeed.schemas.kinds import Kind, kind_of, with_current_option_names
+from halofeed.schemas.lineage import lineage_problems
 from halofeed.schemas.statistics import Statistics, statistics_problems
 from halofeed.schemas.tasks import TASKS, field_problems, task_named
 from halofeed.schemas.tfrecord import FOOTER_BYTES, HEADER_BYTES
@@ -82,7 +83,8 @@ class Manifest:
         labels: class name by label id.
         recipe: resolved options of the conversion, as plain JSON values.
         inputs: fingerprint and count of the source's listing, as plain JSON values; they show whether the source has
-            changed. A data set does not contain the path of its source, so its bytes do not depend on that path, see
+            changed. Its member `parent` names the earlier version, see `halofeed.schemas.lineage`. A data set does not
+            contain the path of its source, so its bytes do not depend on that path, see
             `halofeed.pipelines.source_registry`. Early versions wrote a path, which is never opened.
         splits: splits in the order of their names.
         rejected: number of rejected inputs by "stage: reason".
@@ -395,6 +397,8 @@ class _Reader:
         """Add a problem for each contradiction between members."""
         self.add_all(field_problems(manifest.task, manifest.fields, manifest.labels))
         self.add_all(_ignore_label_problems(manifest))
+        counts = {name: len(split.shards) for name, split in manifest.splits.items()}
+        self.add_all(lineage_problems(manifest.inputs, counts))
         image = next((field for field in manifest.fields if field.name == "image"), None)
         kind = kind_of(image.axes) if image else None
         # Documents of early versions have no kind.

@@ -210,6 +210,7 @@ class Statistics:
         boxes_per_image: number of images by their number of boxes.
         boxes: number of boxes by what the conversion did to them.
         ignored_per_image: number of images by their number of ignored regions; only of images with some.
+        stated: number of records by the field of `kinds.STATED_FIELDS` that they have; only of fields that some have.
         largest: sides of the largest image.
         largest_scan: sides of the largest scan before it was cropped.
         labelled: number of records with a label image.
@@ -235,6 +236,7 @@ class Statistics:
     cut: Annotated[Cut | None, _members("images", "boxes")] = None
     notes: Annotated[NameCounts | None, _NAMED] = None
     warnings: Annotated[NameCounts | None, _NAMED] = None
+    stated: Annotated[NameCounts | None, _NAMED] = None
     source_sizes: Annotated[NameCounts | None, _SIZES] = None
     aspect_ratios: Annotated[NameCounts | None, _RATIOS] = None
     largest: Annotated[tuple[int, ...] | None, _sides(2)] = None

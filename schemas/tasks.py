@@ -36,6 +36,7 @@ class ImageFormat:
         ignore_label: label value of unknown pixels and of padding in a segmentation; None if there is none.
         scaled: True if each record of a volume states the scale of its values.
         tiled: True if a record is a tile of a picture.
+        stated: names of `kinds.STATED_FIELDS` that some records of pictures have.
     """
 
     kind: Kind
@@ -49,6 +50,7 @@ class ImageFormat:
     ignore_label: int | None = None
     scaled: bool = False
     tiled: bool = False
+    stated: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,6 +107,7 @@ class Task:
                 origin += (kinds.value_field(f"intensity_{name}", key, "float32", (image.channels,)),)
         if image.tiled:
             origin += kinds.PICTURE_TILE_FIELDS
+        origin += tuple(field for name, field in kinds.STATED_FIELDS.items() if name in image.stated)
         kept = [
             _per_box(field, OPTIONAL_ATTRIBUTES[name], dtype, max_boxes, optional=True)
             for name, (field, dtype) in _KEPT_FIELDS.items()
@@ -347,6 +350,7 @@ def _expected_fields(
             classes=sum(identity > 0 for identity in labels) if in_sets else 0,
             scaled="intensity_scale" in named or "intensity_offset" in named,
             tiled=kind.name == "picture" and "tile" in named,
+            stated=tuple(kinds.STATED_FIELDS.keys() & named) if kind.name == "picture" else (),
         ),
         max_boxes=boxes.shape[0] if boxes is not None and boxes.shape else 1,
         masks="masks" in named,

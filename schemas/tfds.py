@@ -139,7 +139,7 @@ def features_json(manifest: Manifest) -> str:
     features = {}
     for field in manifest.fields:
         for key in field.keys:
-            features[key] = _ENCODINGS[field.encoding](field)
+            features[key] = _described(field)
     if _has_class_names(manifest):
         label = _feature(
             "class_label_feature.ClassLabel", classLabel={"numClasses": str(max(manifest.labels) + 1)}
@@ -155,6 +155,13 @@ def features_json(manifest: Manifest) -> str:
         for key, kind in _DESCRIPTIVE.get(part, {}).items():
             features.setdefault(key, _DESCRIBED[kind])
     return _text(_feature("features_dict.FeaturesDict", featuresDict={"features": features}))
+
+
+def _described(field: Field) -> dict[str, Any]:
+    """Return the feature of each key of a field; a sequence where records may lack it, which is then empty."""
+    if field.may_be_absent:
+        return _sequence(_BYTES if field.encoding == "text" else _tensor((), _stored(field)))
+    return _ENCODINGS[field.encoding](field)
 
 
 def _text(document: Any) -> str:

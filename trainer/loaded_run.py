@@ -93,6 +93,19 @@ class LoadedRun:
             UsageError: the data set has another task or other labels than the model was trained on, or the split has
                 no labels.
         """
+        self.check_labels()
+        task = self._setup.task
+        metrics: Metrics | None = None
+        # The Dice of a tile is not the Dice of its scan (docs/decisions.md).
+        if self._has_tiles and self.facts.kind == "volume" and isinstance(task, Segmentation):
+            metrics = ScanMetrics(task, self._metadata)
+        metrics = metrics or whole_picture_metrics(task, self._metadata, rule)
+        found = self._predictor.evaluate(self._parameters, self._statistics, self._source(), metrics=metrics)
+        assert found is not None  # nothing ends it early
+        return found
+
+    def check_labels(self) -> None:
+        """Raise UsageError if the split has no labels, or others than the model learned."""
         check_single_label(self._manifest)
         check_has_labels(self._manifest, self._split)
         if self._manifest.task != self.facts.task:
@@ -106,15 +119,6 @@ class LoadedRun:
                 f"{dict(self.facts.labels)}; convert the data with the same classes in the same order (--map-classes, "
                 "--classes), or train on it with --init"
             )
-        task = self._setup.task
-        metrics: Metrics | None = None
-        # The Dice of a tile is not the Dice of its scan (docs/decisions.md).
-        if self._has_tiles and self.facts.kind == "volume" and isinstance(task, Segmentation):
-            metrics = ScanMetrics(task, self._metadata)
-        metrics = metrics or whole_picture_metrics(task, self._metadata, rule)
-        found = self._predictor.evaluate(self._parameters, self._statistics, self._source(), metrics=metrics)
-        assert found is not None  # nothing ends it early
-        return found
 
     def _source(self) -> EvaluationSource:
         # Scan by scan, so that one scan at a time is in memory. The tiles of a picture are stored one after the other.

@@ -15,6 +15,7 @@ from halofeed.loader.batch import join_id
 from halofeed.schemas.tasks import IGNORED_BOXES
 from halofeed.system.errors import UsageError
 from halofeed.trainer.detection.sparse_coco import SparseMatching
+from halofeed.trainer.detection.visdrone_regions import outside_regions
 from halofeed.trainer.source_grid import BOX_DECIMALS, SCORE_DECIMALS, boxes_in_source
 from halofeed.trainer.task import Host
 
@@ -23,6 +24,11 @@ COCO_METRICS = (
     *("AR@1", "AR@10", "AR@100", "AR small", "AR medium", "AR large"),
 )
 """Names in the order of pycocotools' summary."""
+REGION_RULES = {
+    "coco": "a detection that matches no object, and whose share inside of one region reaches the IoU threshold",
+    "visdrone": "detections and objects that have half of their area in the union of the regions, as VisDrone's tool",
+}
+"""What metrics leave out because of ignored regions."""
 MIN_SCORE = 0.3
 """Minimum score of a detection that counts for the F1 score of its row."""
 SAME_OBJECT_IOU = 0.5
@@ -42,10 +48,11 @@ class CocoMetrics:
 
     Args:
         labels: names of the classes, from class 1.
+        region_rule: key of `REGION_RULES`.
     """
 
-    def __init__(self, labels: tuple[str, ...]) -> None:
-        self.labels = labels
+    def __init__(self, labels: tuple[str, ...], region_rule: str = "coco") -> None:
+        self.labels, self.region_rule = labels, region_rule
         self._ids: list[int] = []
         self._detections: list[NDArray[np.float64]] = []
         self._truth: list[NDArray[np.float64]] = []
@@ -83,12 +90,22 @@ class CocoMetrics:
             detections[:, _SCORE] = np.round(detections[:, _SCORE], SCORE_DECIMALS)
             area = boxes[:, _AREA] * abs(np.linalg.det(placement[0][:, :2]))
             boxes[:, _AREA] = np.round(area, AREA_DECIMALS)
+            detections, boxes = self._without_regions(
+                detections, boxes, regions_in_source(truth, row, placement)
+            )
             self._detections.append(detections)
-            regions = regions_in_source(truth, row, placement)
-            boxes = np.concatenate([boxes, _crowds_of_regions(regions, detections)])
             self._truth.append(boxes)
             scores[row] = _f1(detections, boxes)
         return scores
+
+    def _without_regions(
+        self, detections: NDArray[np.float64], boxes: NDArray[np.float64], regions: NDArray[np.float64]
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Return what remains of a picture's rows of `_columns`, or crowds that leave detections out in matching."""
+        if self.region_rule == "coco":
+            return detections, np.concatenate([boxes, _crowds_of_regions(regions, detections)])
+        found, objects = (rows[outside_regions(rows[:, 2:6], regions)] for rows in (detections, boxes))
+        return found, objects
 
     def result(self) -> dict[str, Any]:
         """Return `COCO_METRICS` (None without anything to count), `examples`, and `AP` and `AP@0.5` by class."""
@@ -280,9 +297,9 @@ class WholeCocoMetrics(CocoMetrics):
         found, boxes = (
             np.column_stack([np.full(len(rows), len(self._ids)), rows]) for rows in (detections, truth)
         )
+        found, boxes = self._without_regions(found, boxes, np.zeros((0, 4)) if regions is None else regions)
         self._detections.append(found)
-        crowds = _crowds_of_regions(np.zeros((0, 4)) if regions is None else regions, found)
-        self._truth.append(np.concatenate([boxes, crowds]))
+        self._truth.append(boxes)
 
     def result(self) -> dict[str, Any]:
         """Return the numbers of `CocoMetrics`, with `AR@all` in place of `AR@100`."""

@@ -178,7 +178,7 @@ class WholeDetectionMetrics:
     """
 
     def __init__(self, task: Detection, metadata: SplitMetadata, rule: MergeRule) -> None:
-        self._metadata, self._metrics = metadata, WholeCocoMetrics(task.labels)
+        self._metadata, self._metrics = metadata, WholeCocoMetrics(task.labels, task.region_rule)
         self._collector = BoxCollector(metadata, rule, whole_pictures(metadata))
         self._dropped = metadata.dropped_tiles
         self._tile_metrics_of = task.metrics

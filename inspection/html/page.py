@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import functools
+import hashlib
 import re
 from collections.abc import Mapping
 from importlib.resources import files
@@ -14,7 +16,7 @@ from jinja2.ext import Extension
 from markupsafe import Markup
 
 from halofeed.inspection.html import charts
-from halofeed.inspection.words import escape_unprintable, percent
+from halofeed.inspection.words import escape_unprintable, percent, times
 from halofeed.loader.contact_sheet import color_of
 from halofeed.storage.atomic_files import atomic_write
 from halofeed.system.console import human_bytes
@@ -43,15 +45,6 @@ def _templates() -> Environment:
         plural=plural, percent=percent, size=human_bytes, color=color_of, commas="{:,}".format, times=times
     )
     return found
-
-
-def times(sides: Any, each: str = "") -> str:
-    """Join sizes with a multiplication sign.
-
-    >>> times((2, 3)), times((2.5, 3.0), "g")
-    ('2 × 3', '2.5 × 3')
-    """
-    return " × ".join(format(side, each) for side in sides)
 
 
 def setting_text(value: Any) -> str:
@@ -88,20 +81,36 @@ def check_output(file: Path, usual: str) -> None:
         raise UsageError(f"--output {file}: is a folder; name a file, such as {file / usual}")
 
 
-def write_page(file: Path, template: str, *styles: str, **values: Any) -> Path:
+def included(*names: str) -> Markup:
+    """Return the text of our own CSS files or scripts, to be part of a page."""
+    folder = files("halofeed.inspection.html")
+    return Markup("".join((folder / name).read_text("utf-8") for name in names))  # noqa: S704 (our own files)
+
+
+def script_hash(script: str) -> str:
+    """Return the source expression of a content security policy that allows one script (CSP level 3, section 2.3.1)."""
+    return f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'"
+
+
+def write_page(file: Path, template: str, *styles: str, script: str = "", **values: Any) -> Path:
     """Render a template to a file; equal values give equal bytes.
 
     Args:
         styles: names of CSS files to include.
+        script: name of a script to include; "" for none. The page's policy lets no other script run.
 
     Characters that cannot be printed or encoded become escapes such as \\x1b.
 
     Raises:
         UsageError: the file cannot be written.
     """
-    folder = files("halofeed.inspection.html")
-    style = Markup("".join((folder / name).read_text("utf-8") for name in styles))  # noqa: S704 (our own files)
-    page = escape_unprintable(rendered(template, style=style, **values))
+    if script:
+        text = included(script)
+        policy = (
+            f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src {script_hash(text)}"
+        )
+        values |= {"script": text, "policy": policy}
+    page = escape_unprintable(rendered(template, style=included(*styles), **values))
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         atomic_write(file, f"{page}\n".encode())

@@ -7,8 +7,8 @@ import os
 import shlex
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -34,16 +34,25 @@ from halofeed.inspection.dataset_facts import (
 )
 from halofeed.inspection.dataset_files import DatasetFiles, open_files, open_manifest
 from halofeed.inspection.html import charts
+from halofeed.inspection.html.contents import (
+    PAGE_BYTES,
+    card_data,
+    content_values,
+    findings_by_record,
+    suspect_values,
+)
 from halofeed.inspection.html.page import (
     check_output,
     rendered,
     setting_text,
     swatched,
-    times,
     write_page,
 )
 from halofeed.inspection.plan_report import plan_section_values
-from halofeed.inspection.planes import Display, display_of
+from halofeed.inspection.planes import Display
+from halofeed.inspection.record_cards import CardDrawer
+from halofeed.inspection.review.review import Review, review_dataset
+from halofeed.inspection.review.reviewed_set import ReviewedSet
 from halofeed.inspection.samples import (
     Candidate,
     Picture,
@@ -53,14 +62,16 @@ from halofeed.inspection.samples import (
     load_sample,
     load_scan,
     open_source_files,
+    reject_thumbnail,
 )
 from halofeed.inspection.stored_records import class_channels
 from halofeed.inspection.thumbnails import PlacedBox, lay_out_boxes, lay_out_regions, thumbnail_side
-from halofeed.inspection.words import percent
+from halofeed.inspection.words import percent, times
 from halofeed.pipelines.source_registry import recall
 from halofeed.prep.convert.loss_findings import Converted, loss_findings
 from halofeed.prep.convert.tallies import ROW_STEP
 from halofeed.prep.options.option import flag
+from halofeed.prep.sources.files import SourceFiles
 from halofeed.prep.voxels.counts import ValueCounts, percentile
 from halofeed.schemas.bounded_json import parse_json
 from halofeed.schemas.file_layout import OBJECT, REJECTED, SELECTION, read_plan
@@ -82,6 +93,7 @@ _CHANNELS = {1: ("gray",), 3: ("red", "green", "blue"), 4: ("red", "green", "blu
 EXAMPLES_PER_REASON = 4
 _LONGEST_TEXT = 2000
 _MAX_LINE_VALUES = 1000
+_MAX_REJECT_PICTURES, _REJECT_SIDE = 40, 140
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,7 +135,23 @@ class Report:
     @cached_property
     def display(self) -> Display:
         """Return the display of its volumes."""
-        return display_of(self.facts.manifest, self.facts.total)
+        return self.drawer.display
+
+    @cached_property
+    def opened_sources(self) -> tuple[SourceFiles | None, str]:
+        """Return the folder of the source pictures, or the reason why they are not shown."""
+        return open_source_files(self.facts.origin, self.sources)
+
+    @cached_property
+    def review(self) -> Review:
+        """Return what a search of the data set found."""
+        return review_dataset(self.files)
+
+    @cached_property
+    def drawer(self) -> CardDrawer:
+        """Return the drawing of its records."""
+        plain = CardDrawer(reviewed=ReviewedSet(self.files), facts=self.facts)
+        return replace(plain, findings=findings_by_record(plain, self.review))
 
 
 def write_report(
@@ -167,14 +195,17 @@ def write_report(
     facts = DatasetFacts(path=str(path), manifest=manifest, rejects=rejects, origin=origin)
     report = Report(facts=facts, files=data_files, sources=sources, samples=samples)
     colors = [(f"s{at}", name) for at, name in enumerate(facts.splits)]
-    parts = [
-        rendered(f"sections/{name}.html", facts=facts, split_colors=colors, **values)
-        for name in facts.kind.sections
-        if (values := VALUES[name](report)) is not None
-    ]
+    parts: dict[str, Markup] = {}
+    # The first sections get the room that the others leave.
+    for name in sorted(facts.kind.sections, key=lambda name: name in RECORD_SECTIONS):
+        used = sum(map(len, parts.values()))
+        found = RECORD_SECTIONS[name](report, used) if name in RECORD_SECTIONS else VALUES[name](report)
+        if found is not None:
+            parts[name] = rendered(f"sections/{name}.html", facts=facts, split_colors=colors, **found)
+    sections = [parts[name] for name in facts.kind.sections if name in parts]
     named = len(set(manifest.labels) - {0} if facts.task.has_background else manifest.labels)
-    values = {"manifest": manifest, "facts": facts, "named": named, "sections": parts, "path": facts.path}
-    return write_page(file, "report.html", "report.css", **values)
+    values = {"manifest": manifest, "facts": facts, "named": named, "sections": sections, "path": facts.path}
+    return write_page(file, "report.html", "report.css", "records.css", script="records.js", **values)
 
 
 def _usual_file(path: str | os.PathLike[str] | Address) -> Path:
@@ -220,6 +251,19 @@ def _parse_reject(line: bytes, place: str, fix: str) -> tuple[tuple[str, str], d
         raise CorruptFileError(f"{place} is not a reject; {fix}") from error
 
 
+def suspects(report: Report, used: int) -> dict[str, Any]:
+    """Show what may be wrong with the data set; `used` are the characters of the sections without single records."""
+    room = PAGE_BYTES[report.drawer.is_volumetric] - used
+    return suspect_values(report.drawer, report.review, room, pictures=report.samples > 0)
+
+
+def contents(report: Report, used: int) -> dict[str, Any]:
+    """Show records with search and filter; `used` as in `suspects`."""
+    room = PAGE_BYTES[report.drawer.is_volumetric] - used
+    found = content_values(report.drawer, report.review, room, pictures=report.samples > 0)
+    return {**found, "data": partial(card_data, report.drawer), "has_masks": report.drawer.has_masks}
+
+
 def conversion(report: Report) -> dict[str, Any]:
     """Show the records of each split, and the rejects with their reasons."""
     facts, splits = report.facts, report.facts.manifest.splits
@@ -248,13 +292,28 @@ def conversion(report: Report) -> dict[str, Any]:
         },
         "file": REJECTED,
         "losses": loss_findings(Converted.of(facts.manifest)),
+        "pictures": _reject_pictures(report),
     }
+
+
+def _reject_pictures(report: Report) -> dict[str, str]:
+    """Return the thumbnails of the rejects that are listed, by the name of their source, where they can be read."""
+    sources = report.opened_sources[0] if report.samples else None
+    if sources is None:
+        return {}
+    listed = [example["source"] for reason in report.facts.reasons() for example in reason.examples]
+    found: dict[str, str] = {}
+    for source in dict.fromkeys(listed[:_MAX_REJECT_PICTURES]):
+        picture = reject_thumbnail(sources, source, report.facts.manifest, _REJECT_SIDE)
+        if picture is not None:
+            found[source] = picture
+    return found
 
 
 def samples(report: Report) -> dict[str, Any]:
     """Show records before and after the conversion, with their boxes; unusual ones come last."""
     facts = report.facts
-    sources, without_sources = open_source_files(facts.origin, report.sources)
+    sources, without_sources = report.opened_sources
     shown = [
         load_sample(report.files, facts.manifest, one, sources, report.side, facts.ranks)
         for one in report.chosen
@@ -731,3 +790,9 @@ VALUES: Mapping[str, Callable[[Report], dict[str, Any] | None]] = {
     "use": commands,
 }
 """Function that returns the values of each section's template, or None to omit the section."""
+
+RECORD_SECTIONS: Mapping[str, Callable[[Report, int], dict[str, Any] | None]] = {
+    "suspects": suspects,
+    "contents": contents,
+}
+"""The same for sections about single records, which share what the others leave of a page's bytes."""

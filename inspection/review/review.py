@@ -7,13 +7,19 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from halofeed.inspection.dataset_files import DatasetFiles
+from halofeed.inspection.review.box_outliers import box_outliers
 from halofeed.inspection.review.copies import find_copies
+from halofeed.inspection.review.drift import drift
+from halofeed.inspection.review.label_faults import PredictedBatches, label_faults
+from halofeed.inspection.review.picture_outliers import picture_outliers
 from halofeed.inspection.review.reviewed_set import ReviewedSet
+from halofeed.inspection.review.scan_outliers import scan_outliers
 from halofeed.inspection.review.suspects import Suspect, SuspectKind
 from halofeed.system.wording import plural
 
 Search = Callable[[ReviewedSet], Iterator[Suspect]]
-SEARCHES: tuple[Search, ...] = (find_copies,)
+SEARCHES: tuple[Search, ...] = (find_copies, drift, picture_outliers, box_outliers, scan_outliers)
 """The searches of a review, in the order of its text: what costs most in training first."""
 _SHOWN, _LISTED = 5, 6
 """Suspects of each kind in the text, and records of each."""
@@ -68,17 +74,22 @@ class Review:
         }
 
 
-def review_dataset(path: str | os.PathLike[str]) -> Review:
+def review_dataset(
+    path: str | os.PathLike[str] | DatasetFiles, predicted: PredictedBatches | None = None
+) -> Review:
     """Search a data set for what may hurt training.
 
     Args:
         path: folder or address of the data set's version.
+        predicted: predictions of its records; likely label faults are then the first suspects, best first over all
+            of their kinds.
 
     Raises:
         ManifestError, CorruptFileError: the data set is not what was written.
     """
     reviewed = ReviewedSet(path)
-    found = [suspect for search in SEARCHES for suspect in _worst_first(search(reviewed))]
+    found = [] if predicted is None else label_faults(reviewed, predicted)
+    found += [suspect for search in SEARCHES for suspect in _worst_first(search(reviewed))]
     return Review(folder=str(reviewed.files), records=len(reviewed), suspects=tuple(found))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -109,14 +109,26 @@ class ReviewedSet:
 
     def place(self, record: int) -> RecordPlace:
         """Return the split, number, id and source of a record."""
-        one, row = self._at(record)
         source = text_of(self.small_features(record, frozenset({keys.FILENAME})), keys.FILENAME)
-        return RecordPlace(
-            split=one.split,
-            number=one.first_of_split + row,
-            id=int(self.ids[record]),
-            source=source or "",
-        )
+        return replace(self.place_of(record), source=source or "")
+
+    def place_of(self, record: int) -> RecordPlace:
+        """Return the split, number and id of a record without reading it; its source is ""."""
+        one, row = self._at(record)
+        identity = int(self._stored(one).index.ids[row])
+        return RecordPlace(split=one.split, number=one.first_of_split + row, id=identity, source="")
+
+    def number_of(self, place: RecordPlace) -> int | None:
+        """Return the number of a record among those of all splits; None if there is no such record."""
+        first, count = self._splits.get(place.split, (0, 0))
+        return first + place.number if 0 <= place.number < count else None
+
+    @cached_property
+    def _splits(self) -> dict[str, tuple[int, int]]:
+        """Return the number of the first record of each split, and the number of its records."""
+        counts = [split.records for split in self.manifest.splits.values()]
+        firsts = np.cumsum([0, *counts])[:-1].tolist()
+        return dict(zip(self.manifest.splits, zip(firsts, counts, strict=True), strict=True))
 
     def _at(self, record: int) -> tuple[_PlacedShard, int]:
         firsts = self._firsts

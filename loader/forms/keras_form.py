@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from halofeed.loader.batch import COUNT, ID, LABELLED, LABELS, SIZE, VALID, Batch
 from halofeed.loader.epochs import only_valid
 from halofeed.loader.forms.epoch_batches import EpochBatches, with_fields
+from halofeed.loader.forms.ignored_regions import tell_of_regions
 from halofeed.loader.forms.pixel_boxes import CLASSES, CROWD, class_numbers, labels_of
 from halofeed.loader.reading import BOXES, IMAGE, LABEL
 from halofeed.loader.stream import Stream
@@ -39,7 +40,7 @@ def keras_batches(
     batches are (image, target), as of `Loader.dataset(as_supervised=True)`: `label` or `labels`; for segmentation also
     weights, which are 0 for records without a label. For detection the target is {"boxes": float32 [row, max_boxes, 4],
     "labels": int32 [row, max_boxes]}, from 0, with -1 and boxes of 0 where there is no object, as Keras' layers have
-    them. The boxes of crowds are left out.
+    them. The boxes of crowds and ignored regions are left out.
 
     Threads of this process make the next batches, so leave `workers` and `use_multiprocessing` as they are.
 
@@ -60,6 +61,7 @@ def keras_batches(
             f"bounding_box_format: expected one of {', '.join(BOX_FORMATS)}, got {bounding_box_format!r}"
         )
     stream = with_fields(loader, "keras_batches", [IMAGE])
+    tell_of_regions(stream, "keras_batches", "A loader's batches have them as `ignored_boxes`")
     numbers, _ = class_numbers(labels_of(stream))
     convert = BOX_FORMATS[bounding_box_format]
     batches = EpochBatches(stream, lambda batch: supervised(batch, numbers, convert), start_step=start_step)

@@ -17,10 +17,11 @@ from halofeed.system.errors import UsageError
 
 CLASSES, CROWD, MASKS, SOURCE, TRANSFORM = "classes", "is_crowd", "masks", "source", "transform"
 SOURCE_SIZE = ("source_height", "source_width")
-Crowds = Literal["drop", "keep"]
+Crowds = Literal["drop", "keep", "with-regions"]
 CROWDS = {
     "drop": "boxes of crowds are left out, as COCO's own training code does",
     "keep": "they are objects like others, with `iscrowd` 1",
+    "with-regions": "as keep, and each ignored region is a crowd of every class, for evaluation by pycocotools",
 }
 
 
@@ -120,7 +121,7 @@ def labels_from_one(names: Mapping[int, str]) -> tuple[NDArray[np.int64], tuple[
 
 def check_crowds(crowds: object) -> Crowds:
     """Return the choice; raise UsageError where there is no such choice."""
-    if crowds == "drop" or crowds == "keep":
+    if crowds == "drop" or crowds == "keep" or crowds == "with-regions":
         return crowds
     raise UsageError(f"crowds: expected one of {', '.join(CROWDS)}, got {crowds!r}")
 

@@ -14,11 +14,14 @@ from numpy.typing import NDArray
 
 from halofeed.loader.batch import ID, SIZE, Batch, BufferPool, join_id
 from halofeed.loader.forms.epoch_batches import EpochBatches, with_fields
+from halofeed.loader.forms.ignored_regions import regions_as_crowds, tell_of_regions
 from halofeed.loader.forms.pixel_boxes import (
     MASKS,
     SOURCE_SIZE,
     TRANSFORM,
+    Crowds,
     PixelObjects,
+    check_crowds,
     class_numbers,
     labels_of,
     masks_of,
@@ -37,7 +40,7 @@ MEAN, STANDARD_DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
 def rf_detr(
-    loader: Stream, *, start_step: int = 0
+    loader: Stream, *, crowds: Crowds = "drop", start_step: int = 0
 ) -> EpochBatches[tuple[Any, tuple[dict[str, torch.Tensor], ...]]]:
     """Return epochs of (NestedTensor, targets) for RF-DETR's RFDETRModelModule and Lightning's `Trainer.fit`.
 
@@ -45,14 +48,16 @@ def rf_detr(
     True for padding. A target has `boxes` float32 [object, 4], x and y of the center, width and height, as shares of
     the picture; `labels` int64 [object] from 0, in the order of the label map's ids; `area` and `iscrowd` [object];
     `masks` bool [object, height, width] if the data set has masks; `image_id` int64 [1], the record's id, which for
-    COCO is the image's; and `size` and `orig_size` int64 [2], height and width of the picture and of its source. Crowds
-    are left out, as RF-DETR does.
+    COCO is the image's; and `size` and `orig_size` int64 [2], height and width of the picture and of its source.
 
     Convert with a height and a width that are the model's resolution, or a multiple of its patches. With RF-DETR's
     default of several scales per batch, that is the largest scale: 544 for RFDETRNano.
 
     Args:
         loader: of a detection data set of 8-bit colors, with its augmentations.
+        crowds: "drop" leaves boxes of crowds out, as RF-DETR does in training; "keep" does not. "with-regions" is for
+            validation, whose mAP leaves out detections in `iscrowd`: it keeps them, and makes each ignored region a
+            crowd of every class.
         start_step: number of batches that an earlier process took.
 
     Raises:
@@ -69,9 +74,12 @@ def rf_detr(
             "--channels 3 --dtype uint8"
         )
     numbers, names = class_numbers(labels_of(stream))
-    return EpochBatches(
-        stream, _Form(numbers=numbers, pool=BufferPool()), start_step=start_step, class_names=names
+    form = _Form(
+        numbers=numbers, crowds=check_crowds(crowds), labels=tuple(labels_of(stream)), pool=BufferPool()
     )
+    if crowds != "with-regions":
+        tell_of_regions(stream, "torch.rf_detr", "For validation pass crowds='with-regions'")
+    return EpochBatches(stream, form, start_step=start_step, class_names=names)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,13 +87,17 @@ class _Form:
     """Function from a batch to (NestedTensor, targets)."""
 
     numbers: NDArray[np.int64]
+    crowds: Crowds
+    labels: tuple[int, ...]
     pool: BufferPool
 
     def __call__(self, batch: Batch) -> tuple[Any, tuple[dict[str, torch.Tensor], ...]]:
         import torch
         from rfdetr.utilities.tensors import NestedTensor
 
-        objects = pixel_objects(batch, self.numbers, "drop")
+        if self.crowds == "with-regions":
+            batch = regions_as_crowds(batch, self.labels)
+        objects = pixel_objects(batch, self.numbers, self.crowds)
         images, outside = normalized_images(batch[IMAGE], objects.sizes, self.pool)
         nested = NestedTensor(
             torch.from_numpy(images).permute(0, 3, 1, 2),

@@ -14,6 +14,11 @@ from numpy.typing import NDArray
 
 from halofeed.loader.batch import ID, SIZE, Batch, BufferPool, join_id
 from halofeed.loader.forms.epoch_batches import EpochBatches, with_fields
+from halofeed.loader.forms.ignored_regions import (
+    pixel_regions,
+    regions_as_crowds,
+    tell_of_regions,
+)
 from halofeed.loader.forms.pixel_boxes import (
     MASKS,
     TRANSFORM,
@@ -24,7 +29,7 @@ from halofeed.loader.forms.pixel_boxes import (
     masks_of,
     pixel_objects,
 )
-from halofeed.loader.reading import BOXES, IMAGE
+from halofeed.loader.reading import BOXES, IMAGE, REGIONS
 from halofeed.loader.stream import Stream
 from halofeed.system.errors import UsageError
 
@@ -57,13 +62,16 @@ def detection(
     - `labels` int64 [object], from 1; `area` float32 and `iscrowd` int64 [object].
     - `image_id` int64, the record's id, which for COCO is the image's.
     - `masks` uint8 [object, height, width], if the data set has masks (`--masks`).
+    - `ignored_boxes` float32 [region, 4], xmin, ymin, xmax, ymax in pixels of the image, if the data set has ignored
+      regions. torchvision's models do not use it.
     - `transform` float32 [2, 3], unless an augmentation combines pictures. It leads back to the source:
       [y_source, x_source] = transform @ [y, x, 1]. `source_boxes` applies it.
 
     Args:
         loader: of a detection data set, with its augmentations.
         images: "float32", from 0 to 1, or "uint8", from 0 to 255.
-        crowds: "drop" leaves boxes of crowds out, as references/detection does; "keep" does not.
+        crowds: "drop" leaves boxes of crowds out, as references/detection does; "keep" does not. "with-regions" is for
+            evaluation by pycocotools: it keeps them, and makes each ignored region a crowd of every class.
         start_step: number of batches that an earlier process took.
 
     Raises:
@@ -79,8 +87,18 @@ def detection(
     stream = with_fields(loader, "torch.detection", [IMAGE, BOXES, SIZE], [MASKS, TRANSFORM])
     numbers, names = labels_from_one(labels_of(stream))
     form = _Form(
-        numbers=numbers, is_float=images == "float32", crowds=check_crowds(crowds), pool=BufferPool()
+        numbers=numbers,
+        is_float=images == "float32",
+        crowds=check_crowds(crowds),
+        labels=tuple(labels_of(stream)),
+        pool=BufferPool(),
     )
+    if crowds != "with-regions":
+        tell_of_regions(
+            stream,
+            "torch.detection",
+            "`ignored_boxes` of a target has them for a loss of your own; for evaluation pass crowds='with-regions'",
+        )
     return EpochBatches(stream, form, start_step=start_step, class_names=names)
 
 
@@ -91,11 +109,15 @@ class _Form:
     numbers: NDArray[np.int64]
     is_float: bool
     crowds: Crowds
+    labels: tuple[int, ...]
     pool: BufferPool
 
     def __call__(self, batch: Batch) -> DetectionBatch:
         import torch
 
+        regions = pixel_regions(batch) if REGIONS in batch else None
+        if self.crowds == "with-regions":
+            batch = regions_as_crowds(batch, self.labels)
         objects = pixel_objects(batch, self.numbers, self.crowds)
         pictures = image_tensor(batch[IMAGE], self.pool if self.is_float else None)
         sizes = objects.sizes.tolist()
@@ -119,6 +141,8 @@ class _Form:
             target["image_id"] = ids[row]
             if masks is not None:
                 target["masks"] = target["masks"][:, :height, :width]
+            if regions is not None:
+                target[REGIONS] = torch.from_numpy(regions[row])
             if TRANSFORM in batch:
                 target[TRANSFORM] = torch.from_numpy(batch[TRANSFORM][row])
             targets.append(target)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import cv2
 import numpy as np
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from halofeed.loader.batch import ID, SIZE, Batch, join_id
 from halofeed.loader.dataset import Loader
 from halofeed.loader.forms.epoch_batches import EpochBatches, with_fields
+from halofeed.loader.forms.ignored_regions import tell_of_regions
 from halofeed.loader.forms.pixel_boxes import (
     MASKS,
     SOURCE_SIZE,
@@ -29,9 +30,6 @@ from halofeed.loader.forms.record_facts import SourceNames, stored_objects
 from halofeed.loader.forms.torchvision_form import image_tensor
 from halofeed.loader.reading import BOXES, IMAGE
 from halofeed.system.errors import UsageError
-
-if TYPE_CHECKING:
-    pass
 
 UltralyticsTask = Literal["detect", "segment"]
 ULTRALYTICS_TASKS = {"detect": "boxes", "segment": "boxes and masks of objects"}
@@ -60,7 +58,8 @@ def ultralytics(
     Args:
         loader: of a detection data set, with its augmentations.
         task: "detect" or "segment", which needs a data set with masks (`--masks`).
-        crowds: "drop" leaves boxes of crowds out, as Ultralytics' converter of COCO does.
+        crowds: "drop" leaves boxes of crowds out, as Ultralytics' converter of COCO does; "keep" makes them objects
+            like others, because its batches have no flag for them.
         start_step: number of batches that an earlier process took.
 
     Raises:
@@ -76,8 +75,18 @@ def ultralytics(
     needed = [IMAGE, BOXES, SIZE, *([MASKS] if task == "segment" else [])]
     stream = with_fields(loader, "torch.ultralytics", needed, [*SOURCE_SIZE, TRANSFORM])
     assert isinstance(stream, Loader)
+    if check_crowds(crowds) == "with-regions":
+        raise UsageError(
+            "crowds: Ultralytics has no flag for crowds and ignored regions, so that each would be an object of every "
+            "class; expected drop or keep, got 'with-regions'"
+        )
+    tell_of_regions(
+        stream,
+        "torch.ultralytics",
+        "`halofeed export --to coco` writes a file for pycocotools, in which regions are crowds",
+    )
     numbers, names = class_numbers(labels_of(stream))
-    form = _Form(numbers=numbers, crowds=check_crowds(crowds), names=SourceNames(stream))
+    form = _Form(numbers=numbers, crowds=crowds, names=SourceNames(stream))
     return UltralyticsBatches(stream, form, start_step=start_step, class_names=names)
 
 

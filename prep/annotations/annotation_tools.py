@@ -13,6 +13,7 @@ from itertools import chain
 from typing import Any, TypeAlias
 
 from halofeed.prep.annotations.class_names import note_similar_classes
+from halofeed.prep.annotations.class_rows import ClassRow
 from halofeed.prep.annotations.contract import (
     LayoutOptions,
     Listing,
@@ -58,6 +59,8 @@ class FilePicture:
         frame: (name of a video, number of a frame from 0) to take if there is no file of the picture.
         optional: whether the picture is ignored if there is no such file.
         companions: files that belong to the picture and are no pictures, such as masks.
+        label_image: path of its label image as written; "" without one.
+        label_runs: (class, run lengths in COCO's form) of each class that its annotations hold as pixels; None without.
         notes: remarks on how the file was read.
         late_notes: function that returns remarks which depend on other files; it is called when all are read.
         attributes: keys of the picture's entry; some of them may name its group.
@@ -76,6 +79,8 @@ class FilePicture:
     frame: tuple[str, int] | None = None
     optional: bool = False
     companions: tuple[str, ...] = ()
+    label_image: str = ""
+    label_runs: tuple[tuple[str, Any], ...] | None = None
     notes: tuple[str, ...] = ()
     late_notes: Callable[[], tuple[str, ...]] = tuple
     attributes: Mapping[str, Any] = field(default_factory=dict)
@@ -83,10 +88,17 @@ class FilePicture:
 
 @dataclass(frozen=True, kw_only=True)
 class DocumentContent:
-    """Pictures of one annotation file, and the classes that it lists in their order."""
+    """Pictures of one annotation file, and the classes that it lists in their order.
+
+    Args:
+        pictures: the pictures.
+        classes: classes of objects and pictures.
+        label_rows: classes of label images, with their values and colors.
+    """
 
     pictures: Iterable[FilePicture]
     classes: Sequence[str] = ()
+    label_rows: Sequence[ClassRow] = ()
 
 
 Read: TypeAlias = Callable[[str, bytes], Iterable[FilePicture] | DocumentContent | None]
@@ -115,6 +127,7 @@ class DocumentFormat:
         is_normalized: whether boxes are shares of the sides of the picture.
         has_masks: whether objects can be polygons.
         has_classes: whether a picture can have classes without a place: tags, choices or flags.
+        has_label_images: whether a picture can have a label image, for segmentation.
         keeps: additional object fields that it can read.
     """
 
@@ -130,10 +143,11 @@ class DocumentFormat:
     is_normalized: bool = False
     has_masks: bool = True
     has_classes: bool = False
+    has_label_images: bool = False
     keeps: tuple[str, ...] = ()
 
 
-_Entry = tuple[str, FilePicture]
+DocumentEntry = tuple[str, FilePicture]
 """A file and one of its pictures."""
 
 
@@ -158,9 +172,10 @@ def list_documents(
     check_ignored_columns(options, form.layout)
     index = ImageIndex(images, annotations.root)
     where = annotation_file or annotations.root
-    entries, faulty, classes = _read_files(form, annotations, annotation_file, options)
+    entries, faulty, contents = read_documents(form, annotations, annotation_file, options)
+    classes = tuple(dict.fromkeys(name for content in contents for name in content.classes))
     if not entries:
-        raise _no_entries_error(form, annotations, annotation_file, faulty)
+        raise no_entries_error(form, annotations, annotation_file, faulty)
     listed = _list_entries(form, entries, index, options, where)
     # If every picture is missing, the likely fault is the folder, and a list of rejects would hide it.
     if all(one.problem is not None for one in listed):
@@ -176,7 +191,7 @@ def list_documents(
     return (lambda: dict(enumerate(classes))) if classes else None
 
 
-def _no_entries_error(
+def no_entries_error(
     form: DocumentFormat,
     annotations: SourceFiles,
     annotation_file: str | None,
@@ -194,7 +209,7 @@ def _no_entries_error(
 
 def _list_entries(
     form: DocumentFormat,
-    entries: Sequence[_Entry],
+    entries: Sequence[DocumentEntry],
     index: ImageIndex,
     options: LayoutOptions,
     where: str,
@@ -230,27 +245,27 @@ def _resolve(
     return resolved
 
 
-def _read_files(
+def read_documents(
     form: DocumentFormat, annotations: SourceFiles, annotation_file: str | None, options: LayoutOptions
-) -> tuple[list[_Entry], list[SourceExample], Sequence[str]]:
-    """Return the pictures of all files, an example for each damaged file, and the classes that files list."""
+) -> tuple[list[DocumentEntry], list[SourceExample], list[DocumentContent]]:
+    """Return the pictures of all files, an example for each damaged file, and the contents of the others."""
     read = form.read if form.read_with is None else form.read_with(annotations, options)
     if annotation_file is not None:  # the user's word counts more than an extension
         paths = [annotation_file]
     else:
         paths = [path for path in annotations.sizes() if path.lower().endswith(form.extensions)]
-    entries: list[_Entry] = []
+    entries: list[DocumentEntry] = []
     faulty: list[SourceExample] = []
-    classes: dict[str, None] = {}
+    contents: list[DocumentContent] = []
     for path in paths:
         try:
             content = _read_file(form, read, annotations, path)
             entries += ((path, one) for one in content.pictures)
-            classes |= dict.fromkeys(content.classes)
+            contents.append(content)
         except SourceError as error:
             split = splits_by_folders([path])[0]
             faulty.append(rejected_example(path, error.at(path).args, split))
-    return entries, faulty, tuple(classes)
+    return entries, faulty, contents
 
 
 def _read_file(form: DocumentFormat, read: Read, annotations: SourceFiles, path: str) -> DocumentContent:
@@ -264,14 +279,14 @@ def _read_file(form: DocumentFormat, read: Read, annotations: SourceFiles, path:
 
 def _with_images(
     form: DocumentFormat,
-    entries: Sequence[_Entry],
+    entries: Sequence[DocumentEntry],
     index: ImageIndex,
     options: LayoutOptions,
     *,
     of_classes: bool,
 ) -> list[tuple[str, SourceExample]]:
     """Return the annotation file and the example of each picture, with its classes or with its objects."""
-    listed = list(_find_images(form, entries, index, options))
+    listed = list(find_images(form, entries, index, options))
     if of_classes:
         return [(file, with_classes(one, picture.classes, file, options)) for file, one, picture in listed]
     read = [
@@ -283,8 +298,8 @@ def _with_images(
     return [(file, one) for (file, *_), one in zip(listed, settled, strict=True)]
 
 
-def _find_images(
-    form: DocumentFormat, entries: Sequence[_Entry], index: ImageIndex, options: LayoutOptions
+def find_images(
+    form: DocumentFormat, entries: Sequence[DocumentEntry], index: ImageIndex, options: LayoutOptions
 ) -> Iterator[tuple[str, SourceExample, FilePicture]]:
     """Yield the annotation file and the example of each picture, with the image that it names, and the picture."""
     stems: dict[str, list[str]] = {}
@@ -311,18 +326,19 @@ def _find_images(
 
 
 def _videos(
-    entries: Sequence[_Entry], found: Mapping[int, ImageMatch | SourceError], index: ImageIndex
+    entries: Sequence[DocumentEntry], found: Mapping[int, ImageMatch | SourceError], index: ImageIndex
 ) -> Mapping[tuple[str, str], ImageMatch | SourceError]:
     """Return the videos of frames without a file, by the annotation file and the name that it writes."""
-    names = {
-        (file, picture.frame[0])
+    folders = {
+        (file, picture.frame[0]): picture.folders
         for place, (file, picture) in enumerate(entries)
         if picture.frame is not None and isinstance(found[place], SourceError)
     }
     queries = {}
-    for file, name in names:
+    for (file, name), named in folders.items():
         folder = posixpath.dirname(file)
-        places = ((folder,), (posixpath.join(folder, "images"), ""))
+        own = tuple(posixpath.normpath(posixpath.join(folder, one)) for one in named)
+        places = tuple(filter(None, (own, (folder,), (posixpath.join(folder, "images"), ""))))
         queries[file, name] = ImageQuery(name=name, places=places, beside=(folder,))
     return index.match(queries)
 
@@ -380,7 +396,7 @@ def _notes(
     return tuple(filter(None, (*picture.notes, *picture.late_notes(), image.note, unusual)))
 
 
-def _query(entry: _Entry, stems: Mapping[str, Sequence[str]]) -> ImageQuery:
+def _query(entry: DocumentEntry, stems: Mapping[str, Sequence[str]]) -> ImageQuery:
     """Return where the picture of an entry may be: in the folders that it names, beside its file, or in `images`."""
     file, picture = entry
     folder = posixpath.dirname(file)
@@ -403,7 +419,7 @@ def _query(entry: _Entry, stems: Mapping[str, Sequence[str]]) -> ImageQuery:
 
 
 def _with_objects(
-    example: SourceExample, form: DocumentFormat, entry: _Entry, options: LayoutOptions
+    example: SourceExample, form: DocumentFormat, entry: DocumentEntry, options: LayoutOptions
 ) -> SourceExample:
     """Return the example with the boxes of its objects."""
     file, picture = entry

@@ -32,6 +32,11 @@ _MARKS = frozenset(("", "0", "1", "-1"))
 _WORDS = {"true": "1", "false": "0", "nan": "", "none": "", "null": ""}
 """Other texts of these values: those of JSON, Python and pandas."""
 
+
+class OptionsNeededError(AnnotationsError):
+    """A table may be read in several ways, and the message names all options that it needs, to be typed once."""
+
+
 Entries = Callable[[], Iterable[tuple[int, Mapping[str, object], tuple[str, str] | None]]]
 """Function that returns (line, row, fault) of each row."""
 
@@ -123,9 +128,9 @@ def class_columns_form(
         columns = _columns_of(found, entries, given) if found and not stated else None
     if columns is None:
         return None
-    if columns.others:
-        raise AnnotationsError(_choose_columns(name, columns, options))
-    meanings = _meanings(name, columns, given)
+    meanings, unclear = _meanings(columns, given)
+    if columns.others or unclear:
+        raise OptionsNeededError(_ask(name, columns, unclear, options))
     note = _note(name, columns, given)
     others = _other_columns(header, mapping, columns.names)
     return _form(columns.names, meanings, others, note, mapping.columns["filename"])
@@ -190,19 +195,8 @@ def _columns_of(columns: Sequence[str], entries: Entries, given: Mapping[str, st
     return _Columns(names=names, values=found, most=most, others=tuple(others))
 
 
-def _choose_columns(name: str, columns: _Columns, options: LayoutOptions) -> str:
-    """Return the message for a table of which only some columns may be classes."""
-    words = ["--column", ",".join(f"label={column}" for column in columns.names)]
-    more = " --several-classes keep" if columns.most > 1 and options.several_classes == "refuse" else ""
-    listed = ", ".join(columns.others[:5])
-    return (
-        f"{name}: no column class. Columns {', '.join(columns.names[:5])} hold only 0, 1, -1 or nothing, as columns of "
-        f"classes do, and {listed} hold other values; if these are the classes: {shlex.join(words)}{more}"
-    )
-
-
-def _meanings(name: str, columns: _Columns, given: Mapping[str, str]) -> dict[str, str]:
-    """Return the meaning of each value in columns of classes; raise AnnotationsError for a value with two."""
+def _meanings(columns: _Columns, given: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
+    """Return the meaning of each value in columns of classes, and the values that may have two."""
     meanings = {"1": "yes", "0": "no", **given}
     values = columns.values - given.keys()
     # CelebA has 1 and -1 alone; CheXpert's -1, beside 0, is a finding of which the report is not certain.
@@ -211,24 +205,32 @@ def _meanings(name: str, columns: _Columns, given: Mapping[str, str]) -> dict[st
     # Marks alone: 1 where a class is present, and nothing elsewhere.
     if not columns.values & {"0", "-1"}:
         meanings.setdefault("", "no")
-    unclear = sorted(value for value in values if value not in meanings)
-    if unclear:
-        raise AnnotationsError(_ask(name, columns, unclear))
-    return meanings
+    return meanings, sorted(value for value in values if value not in meanings)
 
 
-def _ask(name: str, columns: _Columns, unclear: Sequence[str]) -> str:
-    words = {"": "nothing", "-1": "-1"}
-    others = [one for one in ("0", "1", "-1") if one in columns.values and one not in unclear]
-    held = " and ".join(words[one] for one in unclear)
+def _ask(name: str, columns: _Columns, unclear: Sequence[str], options: LayoutOptions) -> str:
+    """Return the message with all options that a table of columns of classes needs."""
+    words = []
+    if columns.others:
+        words += ["--column", ",".join(f"label={column}" for column in columns.names)]
+    if columns.most > 1 and options.several_classes == "refuse":
+        words += ["--several-classes", "keep"]
     marks = [one or _BLANK for one in unclear]
-    no, reject = (
-        shlex.join(["--class-marks", ",".join(f"{meaning}={one}" for one in marks)])
-        for meaning in ("no", "reject")
-    )
+    no, reject = (",".join(f"{meaning}={one}" for one in marks) for meaning in ("no", "reject"))
+    if unclear:
+        words += ["--class-marks", no]
+    command = shlex.join(words)
+    listed = ", ".join(columns.others[:5])
+    held = " and ".join(one or "nothing" for one in unclear)
+    beside = " and ".join(one for one in ("0", "1", "-1") if one in columns.values and one not in unclear)
+    asked = f"columns of classes hold {held} beside {beside}, which may mean no, uncertain or unknown"
+    others = "leaves out the pictures with it, and yes=VALUE takes a value for yes"
+    if not columns.others:
+        return f"{name}: {asked}; {command} takes it for no, --class-marks {reject} {others}"
+    marked = f"; {asked}: {no} takes it for no, {reject} {others}" if unclear else ""
     return (
-        f"{name}: columns of classes hold {held} beside {' and '.join(others)}, which may mean no, uncertain or "
-        f"unknown; {no} takes it for no, {reject} leaves out the pictures with it, and yes=VALUE takes a value for yes"
+        f"{name}: no column class. Columns {', '.join(columns.names[:5])} hold only 0, 1, -1 or nothing, as columns of "
+        f"classes do, and {listed} hold other values; if these are the classes: {command}{marked}"
     )
 
 

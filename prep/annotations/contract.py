@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 
 from halofeed.prep.annotations.class_names import ClassChoice
+from halofeed.prep.annotations.class_rows import ClassTable
 from halofeed.prep.formats.volume.reading_options import SeriesPolicy
 from halofeed.prep.sources.example import SourceExample
 from halofeed.prep.sources.file_names import is_image_name, is_scan_name
@@ -211,6 +212,8 @@ class Layout:
             value in a label volume; 0 is the background, with or without a name.
         default_task: task of pictures if the user names none; None if what the annotations hold decides.
         unlabeled: segmentation: value of pixels without a class, which are ignored; None if all pixels have one.
+        color_table: segmentation: maps the arguments of `label_values` to the classes of the colors of label images;
+            None where they have no colors.
         ignored_values: segmentation: maps the arguments of `label_values` to the named values that are no classes
             unless the user chooses them.
         channel_names: segmentation: maps (annotations, annotation_file) to the channel names of an image, such as
@@ -221,6 +224,8 @@ class Layout:
         takes_volumes: whether its images for segmentation can be volumes.
         takes_scan_boxes: whether its boxes are in volumes; those of other layouts are in pictures.
         has_containers: whether it reads container files, whose class numbers --label-map may name.
+        has_own_files: whether its files belong to no other layout, as those of annotation tools, so that each error of
+            another layout names them.
         in_parts: functions that list it in parts, with the same examples as `list_references`.
     """
 
@@ -236,6 +241,9 @@ class Layout:
     ) = None
     default_task: str | None = None
     unlabeled: int | None = None
+    color_table: Callable[[SourceFiles, SourceFiles, str | None, LayoutOptions], ClassTable | None] | None = (
+        None
+    )
     ignored_values: (
         Callable[[SourceFiles, SourceFiles, str | None, LayoutOptions], Collection[int]] | None
     ) = None
@@ -245,6 +253,7 @@ class Layout:
     takes_volumes: bool = True
     takes_scan_boxes: bool = False
     has_containers: bool = False
+    has_own_files: bool = False
     in_parts: PartwiseListing | None = None
 
     def check(self, *, task: str | None, masks: bool = False, keep: Sequence[str] = ()) -> None:

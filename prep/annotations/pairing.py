@@ -26,24 +26,37 @@ MERGE_ADVICE = (
     "--several-masks merge takes them together if they show different structures, majority or staple makes one label "
     "of several readings"
 )
+_SEVERAL_OF_CLASS = (
+    "--several-masks merge joins them; for readings of the same structures, name the reader as {reader} in "
+    "--label-pattern with --several-masks majority or staple"
+)
 NEITHER: Problem = ("selection", "file is neither image nor label by its name", "")
 
 
 @dataclass(frozen=True, kw_only=True)
 class LabelFiles:
-    """Label of one example: its files in the form of `SourceExample`, or its problem."""
+    """Label of one example: its files and their readers in the form of `SourceExample`, or its problem."""
 
     path: str
     mask: str | None = None
     class_masks: tuple[tuple[str, str], ...] = ()
+    readers: tuple[tuple[str, str], ...] = ()
     problem: Problem | None = None
 
 
-def single_file_label(path: str, problem: Problem | None = None, name: str | None = None) -> LabelFiles:
-    """Return a label of one file, for all classes or for the class `name`."""
+def single_file_label(
+    path: str, problem: Problem | None = None, values: Mapping[str, str] | None = None
+) -> LabelFiles:
+    """Return a label of one file, for all classes or for one class.
+
+    Args:
+        values: values of the placeholders of a pattern in its path: the class and the reader, if the pattern has them.
+    """
+    name, reader = ((values or {}).get(key) for key in ("class", "reader"))
+    readers = () if reader is None else ((path, reader),)
     if name is not None:
-        return LabelFiles(path=path, class_masks=((name, path),), problem=problem)
-    return LabelFiles(path=path, mask=path, problem=problem)
+        return LabelFiles(path=path, class_masks=((name, path),), problem=problem, readers=readers)
+    return LabelFiles(path=path, mask=path, problem=problem, readers=readers)
 
 
 @dataclass(kw_only=True)
@@ -69,9 +82,9 @@ class SortedFiles:
         problem = missing_part(path, self.paths)
         self.images.append((key, SourceExample(source=path, key=path, split=split, problem=problem)))
 
-    def add_label(self, key: PairKey, path: str, class_name: str | None = None) -> None:
-        """Add a label in one file, of all classes or of one class."""
-        self.labels.append((key, single_file_label(path, missing_part(path, self.paths), class_name)))
+    def add_label(self, key: PairKey, path: str, values: Mapping[str, str] | None = None) -> None:
+        """Add a label in one file; for `values` see `single_file_label`."""
+        self.labels.append((key, single_file_label(path, missing_part(path, self.paths), values)))
 
     def has_pair(self) -> bool:
         """Return whether any image has a label."""
@@ -130,7 +143,13 @@ def _paired(image: SourceExample, masks: Sequence[LabelFiles], problem: Problem 
     if not masks:
         return image
     more = tuple(other.path for other in masks[1:])
-    return replace(image, mask=masks[0].mask, more_masks=more, class_masks=masks[0].class_masks)
+    return replace(
+        image,
+        mask=masks[0].mask,
+        more_masks=more,
+        class_masks=masks[0].class_masks,
+        mask_readers=tuple(reader for label in masks for reader in label.readers),
+    )
 
 
 def _problem_of_pair(
@@ -310,16 +329,22 @@ def join_masks(
     """Return the label of a scan: its mask of each selected class."""
     chosen = {name: masks[name] for name in classes if name in masks}
     first = min(label.path for found in masks.values() for label in found)
-    taken = tuple((classes[name], found[0].path) for name, found in chosen.items())
-    return LabelFiles(path=first, class_masks=taken, problem=_problem_of_masks(chosen, classes, options))
+    found_of_all = [(classes[name], one) for name, found in chosen.items() for one in found]
+    return LabelFiles(
+        path=first,
+        class_masks=tuple((name, one.path) for name, one in found_of_all),
+        readers=tuple(reader for _, one in found_of_all for reader in one.readers),
+        problem=_problem_of_masks(chosen, classes, options),
+    )
 
 
 def _problem_of_masks(
     chosen: Mapping[str, Sequence[LabelFiles]], classes: Collection[str], options: LayoutOptions
 ) -> Problem | None:
     """Return what keeps a scan from having one mask of each class; several files of one class come first."""
-    if twice := next((found for found in chosen.values() if len(found) > 1), None):
-        return ("annotation", "several masks of one class", ", ".join(sorted(one.path for one in twice)[:3]))
+    if several := next((found for found in chosen.values() if _is_unclear(found, options)), None):
+        listed = ", ".join(sorted(one.path for one in several)[:3])
+        return ("annotation", "several masks of one class", f"{listed}; {_SEVERAL_OF_CLASS}")
     if not chosen:
         return ("annotation", "scan has no mask of any class", f"of {', '.join([*classes][:10])}")
     absent = [name for name in classes if name not in chosen]
@@ -328,6 +353,14 @@ def _problem_of_masks(
         more = f" and {len(absent) - 10} more" if len(absent) > 10 else ""
         return ("annotation", "mask of a class is missing", ", ".join(absent[:10]) + more)
     return next((found[0].problem for found in chosen.values() if found[0].problem), None)
+
+
+def _is_unclear(masks: Sequence[LabelFiles], options: LayoutOptions) -> bool:
+    """Return whether a class has several masks, and nothing says what becomes of them."""
+    if len(masks) < 2 or options.several_masks == "merge":
+        return False
+    # A vote needs to know which files are one reading.
+    return options.several_masks == "refuse" or not all(one.readers for one in masks)
 
 
 # Files that patterns pair ------------------------------------------------------------------------------------
@@ -341,7 +374,7 @@ def by_pattern(paths: Mapping[str, int], root: str, pair: PatternPair, options: 
     names_dicom = (options.label_pattern or "").lower().endswith(DICOM_EXTENSIONS)
     of_dicom = [path for path in paths if names_dicom and path.lower().endswith(DICOM_EXTENSIONS)]
     masks = [path for path in of_dicom if (found := pair.classify(path)) is not None and not found[0]]
-    for path in (*iterate_scans(paths, options.takes_scan), *masks):
+    for path in dict.fromkeys((*iterate_scans(paths, options.takes_scan), *masks)):
         understood = pair.classify(path)
         if understood is None:
             result.neither.append(path)
@@ -349,7 +382,7 @@ def by_pattern(paths: Mapping[str, int], root: str, pair: PatternPair, options: 
         is_image, values = understood
         key = tuple(values[name] for name in pair.shared)
         if not is_image:
-            result.add_label(key, path, values.get("class"))
+            result.add_label(key, path, values)
             continue
         example = SourceExample(
             source=path,

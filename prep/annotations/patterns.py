@@ -187,7 +187,7 @@ def compile_pair(image: str | None, label: str | None, *, with_class: bool) -> P
     if image is None or label is None:
         missing = "--image-pattern" if image is None else "--label-pattern"
         raise UsageError(f"{missing}: --image-pattern and --label-pattern go together; give both")
-    of_labels = ("id", "split", "group", *(("class",) if with_class else ()))
+    of_labels = ("id", "split", "group", *(("class",) if with_class else ()), "reader")
     pair = PatternPair(
         image=compile_pattern(image, "image_pattern", ("id", "split", "group", "channel")),
         label=compile_pattern(label, "label_pattern", of_labels),
@@ -207,7 +207,7 @@ def _check_pair(pair: PatternPair, *, with_class: bool) -> None:
     if with_class and "class" not in pair.label.names:
         raise UsageError(f"--label-pattern {label!r}: class masks need {{class}} in it")
     # A label whose split or group is not in the image's path could not be found from it.
-    if extra := pair.label.names - pair.image.names - {"class"}:
+    if extra := pair.label.names - pair.image.names - {"class", "reader"}:
         raise UsageError(
             f"--label-pattern {label!r}: {{{min(extra)}}} stands in --image-pattern {image!r} too, or in none"
         )

@@ -86,10 +86,7 @@ def resolve_boxes(
     resolved = resolve_grid(_resolve_origin(known, options, origin, file), images, options)
     _check_boxes_fit(resolved, images, options, file)
     apart = [with_regions_apart(one) for one in resolved]
-    return [
-        replace(one, notes=(*one.notes, _DUPLICATE_OBJECT)) if _has_duplicate(one) else one
-        for one in note_changed_objects(apart, with_corners=keeps_corners(options))
-    ]
+    return [note_duplicates(one) for one in note_changed_objects(apart, with_corners=keeps_corners(options))]
 
 
 def with_regions_apart(example: SourceExample) -> SourceExample:
@@ -202,6 +199,11 @@ def _describe_box(example: SourceExample, box: Box, size: Size) -> str:
         f"{example.source} ({box.label!r}: x from {box.xmin:g} to {box.xmax:g}, y from {box.ymin:g} to {box.ymax:g}, "
         f"picture {size[1]} wide and {size[0]} high)"
     )
+
+
+def note_duplicates(example: SourceExample) -> SourceExample:
+    """Return the example with a note if two of its objects are the same."""
+    return replace(example, notes=(*example.notes, _DUPLICATE_OBJECT)) if _has_duplicate(example) else example
 
 
 def _has_duplicate(example: SourceExample) -> bool:

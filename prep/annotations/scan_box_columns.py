@@ -6,10 +6,12 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from types import MappingProxyType
 from typing import Final
 
 from halofeed.prep.annotations.columns import ColumnMapping, normalize_name
+from halofeed.prep.annotations.table_forms import TableForm
 from halofeed.system.errors import AnnotationsError
 
 LUNA16_COLUMNS: Final = ("seriesuid", "coordx", "coordy", "coordz", "diametermm")
@@ -179,6 +181,33 @@ def read_scan_columns(
                 break
     known_columns = set(columns.values())
     return ColumnMapping(columns=columns, unread=tuple(c for c in header if c not in known_columns))
+
+
+def listed_boxes_form(rows: Iterable[Mapping[str, object]]) -> TableForm | None:
+    """Return the form of rows that hold all boxes of a scan as a list of objects; None for one box per row.
+
+    The names of an object's numbers say what they are. A list of six numbers could be two corners, or a corner or a
+    center with sizes, and is not read.
+
+    >>> row = {"image": "a.nii", "findings": [{"x": 1, "y": 2, "z": 3, "diameter_mm": 4}]}
+    >>> [*listed_boxes_form([row]).convert("", row)]
+    [{'image': 'a.nii', 'x': 1, 'y': 2, 'z': 3, 'diameter_mm': 4}]
+    """
+    for row in rows:
+        for key, value in row.items():
+            objects = value if isinstance(value, list) else ()
+            if any(isinstance(one, dict) and find_box_form([*one]) for one in objects):
+                return TableForm(convert=partial(_rows_of_list, key))
+    return None
+
+
+def _rows_of_list(key: str, place: str, row: Mapping[str, object]) -> Iterable[Mapping[str, object]]:
+    """Yield a row for each object of a scan; one without a box if there is none, which says that it has no object."""
+    rest = {name: value for name, value in row.items() if name != key}
+    objects = row.get(key) or []
+    if not isinstance(objects, list) or not all(isinstance(one, dict) for one in objects):
+        raise AnnotationsError(f"{place}: {key}: expected a list of objects, such as those of other rows")
+    yield from ({**rest, **one} for one in objects) if objects else (rest,)
 
 
 def find_scan_column(header: Sequence[str]) -> str | None:

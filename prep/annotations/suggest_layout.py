@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import codecs
+import contextlib
 import json
 import re
 import shlex
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from posixpath import basename, splitext
@@ -36,7 +37,12 @@ from halofeed.prep.annotations.layout_hints import (
 )
 from halofeed.prep.annotations.object_folders import find_masks, holds_masks
 from halofeed.prep.annotations.run_length_columns import holds_run_lengths
-from halofeed.prep.annotations.scan_box_columns import find_box_form, find_scan_column, is_luna16
+from halofeed.prep.annotations.scan_box_columns import (
+    find_box_form,
+    find_scan_column,
+    is_luna16,
+    listed_boxes_form,
+)
 from halofeed.prep.annotations.sequence_hints import detect_sequences
 from halofeed.prep.annotations.table_forms import GOOGLE_SETS, METADATA_NAMES, WHEAT_COLUMNS
 from halofeed.prep.annotations.unknown_annotations import describe_annotations
@@ -173,14 +179,6 @@ _FOREIGN_BYTES = {
 }
 """First bytes of files that are no tables, and what to do about each."""
 _STATIC_SHAPE = " with --depth, --height and --width"
-_TOOL_LAYOUTS = frozenset(
-    (
-        *("labelme", "cvat", "createml", "kitti", "dota", "via", "label-studio", "supervisely", "wider"),
-        *("visdrone", "visdrone-video", "mot", "crowdhuman", "cityscapes", "bdd100k", "datumaro", "fiftyone"),
-        *("yolo-ndjson", "sagemaker", "keras-yolo", "pascal-text"),
-    )
-)
-"""Layouts of annotation tools: their files belong to no other layout, so that each error of another names them."""
 _MASK_FOLDER = re.compile(
     r"(labels?|masks?|segmentations?|segs?|annotations?|SegmentationClass)(tr|ts)?", re.IGNORECASE
 )
@@ -298,13 +296,23 @@ def _may_be_class_folders(files: ListedFiles) -> bool:
     return _holds_several_classes(files) and not _share_names(files)
 
 
-def add_hint(error: AnnotationsError, files: SourceFiles, own: str, named: str | None) -> AnnotationsError:
-    """Return the error of a layout, with the format of the files if a tool wrote them, or if no layout reads them."""
+def add_hint(
+    error: AnnotationsError, files: SourceFiles, own: str, named: str | None, with_own_files: Collection[str]
+) -> AnnotationsError:
+    """Return the error of a layout, with the format of the files if a tool wrote them, or if no layout reads them.
+
+    Args:
+        error: error of the layout.
+        files: files of the annotations.
+        own: layout that the user chose.
+        named: annotation file that the user named, if any.
+        with_own_files: layouts with `Layout.has_own_files`.
+    """
     found = list(find_hints(files, named))
     if not found or found[0].what in str(error) or any(own in one.layouts for one in found):
         return error
     # A table or a folder of masks can belong to any layout, so it does not contradict the user's choice.
-    if found[0].layouts and not _TOOL_LAYOUTS.issuperset(found[0].layouts):
+    if found[0].layouts and not all(one in with_own_files for one in found[0].layouts):
         return error
     return AnnotationsError(f"{error}; {found[0]}")
 
@@ -640,17 +648,31 @@ def _detect_scan_boxes(files: ListedFiles, paths: Sequence[str]) -> Hint | None:
     # The volumes may be in another folder, but boxes beside pictures are of a camera's world.
     if any(_images(files)) and not any(path.lower().endswith(VOLUME_FILE_EXTENSIONS) for path in paths):
         return None
-    for path, text in read_heads(files, paths, ".csv", ".tsv"):
-        header = _header_of(text)
+    for path, text in read_heads(files, paths, ".csv", ".tsv", ".jsonl", ".ndjson"):
+        is_json = path.lower().endswith((".jsonl", ".ndjson"))
+        header = [] if is_json else _header_of(text)
         if is_luna16(header):
             return hint_of_layout(f"{path} has the columns of LUNA16", "luna16", _STATIC_SHAPE)
-        if (
-            ("/" not in path or len(files.sizes()) == 1)
-            and find_box_form(header)
-            and find_scan_column(header)
-        ):
+        has_boxes = _has_scan_boxes(text) if is_json else find_box_form(header) and find_scan_column(header)
+        if has_boxes and ("/" not in path or len(files.sizes()) == 1):
             return hint_of_layout(f"{path} is a table of boxes in volumes", "scan-boxes", _STATIC_SHAPE)
     return None
+
+
+def _has_scan_boxes(text: str) -> bool:
+    """Return whether one of the first lines of JSONL has a scan and a box along three axes, or objects with such boxes.
+
+    The first scans may have no object.
+    """
+    for line in text.splitlines():
+        # The last line of the head of a file may be a part of one.
+        with contextlib.suppress(ValueError, RecursionError):
+            row = json.loads(line)
+            if isinstance(row, dict) and find_scan_column([*row]):
+                listed = listed_boxes_form([row])
+                if find_box_form([*row]) or listed is not None:
+                    return True
+    return False
 
 
 def _header_of(text: str) -> list[str]:

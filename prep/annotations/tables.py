@@ -17,7 +17,7 @@ from functools import partial
 from itertools import chain, count, islice
 from typing import Any
 
-from halofeed.prep.annotations.class_marks import class_columns_form
+from halofeed.prep.annotations.class_marks import OptionsNeededError, class_columns_form
 from halofeed.prep.annotations.class_names import class_number
 from halofeed.prep.annotations.columns import CORNERS, ColumnMapping, has_columns, normalize_name
 from halofeed.prep.annotations.container_rows import FAULT, parquet_rows, usable_rows, webdataset_rows
@@ -184,6 +184,7 @@ class ColumnRules:
         spellings: accepted spellings of each column, see `columns`.
         read: maps (table, header, column of each meaning that the user names) to the meaning of the columns.
         options: options for reading container files.
+        form: maps the rows of a JSONL file to the form of those that hold several objects; None for plain rows.
     """
 
     required: tuple[str, ...]
@@ -194,6 +195,7 @@ class ColumnRules:
     spellings: Mapping[str, Sequence[Sequence[str]]]
     read: Callable[[str, Sequence[str], Mapping[str, str]], ColumnMapping]
     options: LayoutOptions
+    form: Callable[[Iterable[Mapping[str, object]]], TableForm | None] = lambda _: None
 
     def stated(self, name: str) -> dict[str, tuple[str, ...]]:
         """Return the columns of each meaning that the user names, as far as the columns of a table have them."""
@@ -294,8 +296,8 @@ def read_tables(
     try:
         tables = [read(name, TableText(annotations, name, rule.options, form), rule) for name in names]
     except AnnotationsError as error:
-        # One of several tables may be another project's.
-        if len(names) == 1 or container_kind(names[0]):
+        # One of several tables may be another project's; options are those of all tables of a set.
+        if len(names) == 1 or container_kind(names[0]) or isinstance(error, OptionsNeededError):
             raise
         listed = ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
         raise AnnotationsError(f"{error}; of {listed} name the one to read with --source") from error
@@ -570,7 +572,7 @@ def _read_jsonl(name: str, text: TableText, rule: ColumnRules) -> Table:
                 yield line, entry, None if reason is None else (reason[0], reason[1])
 
     header = _keys(entries())
-    form = _find_form(name, header, entries, rule, text)
+    form = _find_form(name, header, entries, rule, text) or rule.form(entry for _, entry, _ in entries())
     plain = TableForm(convert=lambda _, row: (row,), columns=tuple(header))
     return _converted(name, form or plain, entries, rule, text)
 

@@ -514,13 +514,19 @@ def _tfds_features(
             yield _TfdsFeature(parts=parts, kind=kind, document=inner, in_sequence=in_sequence)
 
 
-def _tfds_schema(files: SourceFiles, name: str, options: LayoutOptions) -> _RecordSchema:
-    described = _beside(files, name, FEATURES)
+def _read_tfds_features(files: SourceFiles, described: str) -> list[_TfdsFeature]:
+    """Return the features in a file features.json; raise AnnotationsError if it is damaged."""
     try:
         document = parse_json(read_required(files, described), _MAX_VALUES)
     except ValueError as error:
         raise AnnotationsError(f"{described}: not readable as JSON: {error}; copy it anew") from error
-    found = list(_tfds_features(document))
+    return list(_tfds_features(document))
+
+
+def _tfds_schema(files: SourceFiles, name: str, options: LayoutOptions) -> _RecordSchema:
+    """Return the schema of records of TFDS by the features.json beside them."""
+    described = _beside(files, name, FEATURES)
+    found = _read_tfds_features(files, described)
     # Pictures in a sequence are frames of a video.
     images = [one.key for one in _of_kind(found, "image", in_sequence=0)]
     picture, label_image = choose_picture(described, images, options)
@@ -533,17 +539,32 @@ def _tfds_schema(files: SourceFiles, name: str, options: LayoutOptions) -> _Reco
     schema = _RecordSchema(picture=picture, label_image=label_image, label=label)
     if not boxes:
         return schema
-    box = _tfds_box(described, boxes)
+    return _with_tfds_boxes(schema, files, described, found, _tfds_box(described, boxes), of_objects)
+
+
+def _with_tfds_boxes(
+    schema: _RecordSchema,
+    files: SourceFiles,
+    described: str,
+    found: Sequence[_TfdsFeature],
+    box: _TfdsFeature,
+    stated: str | None,
+) -> _RecordSchema:
+    """Return the schema with the boxes of objects, and with their classes and flags.
+
+    Args:
+        stated: feature of the classes of objects that the user names; None for a ClassLabel.
+    """
     # The features of an object are named alike: objects/bbox, objects/label, objects/is_crowd.
     own = [one for one in found if one.parts[:-1] == box.parts[:-1] and one is not box]
     classes = _of_kind(own, "classLabel", in_sequence=1)
-    candidates = classes if of_objects is None else _columns_in(own, 1)
+    candidates = classes if stated is None else _columns_in(own, 1)
     others = [one for one in own if one.in_sequence == 1 and one not in classes]
     names = {one.parts[-1].removeprefix("is_"): one.key for one in others}
     return replace(
         schema,
         boxes=(box.key,),
-        object_label=_tfds_label(files, described, candidates, of_objects),
+        object_label=_tfds_label(files, described, candidates, stated),
         flags={column: names[written] for column, written in _TFDS_FLAGS.items() if written in names},
     )
 

@@ -45,6 +45,7 @@ def reference_channel(paths: Sequence[str], rule: str) -> int:
 
     A name is a part of the path that only this channel has (CT in C1__CT.nii.gz beside C1__PT.nii.gz), or else the
     number of the channel. Where several paths have it, the shortest name counts (T1w in a_T1w beside a_ce-gd_T1w).
+    `named_channel` reads the names of the data set before.
 
     Args:
         paths: path of each channel, in order.
@@ -71,6 +72,21 @@ def reference_channel(paths: Sequence[str], rule: str) -> int:
         f"{name!r} of --channel-grid {rule}; the channels of this scan are {own}, or 0 to {len(paths) - 1}"
     )
     raise SourceError("geometry", "no channel has this name", listed)
+
+
+def named_channel(names: Sequence[str], rule: str) -> int | None:
+    """Return the number of the channel that --channel-grid names as the data set does; None if no or several names fit.
+
+    Args:
+        names: name of each channel in the annotations, such as nnU-Net's `channel_names`.
+        rule: value of --channel-grid.
+
+    >>> named_channel(["CT", "PET"], "resample:pet"), named_channel(["CT", "PET"], "resample:T1")
+    (1, None)
+    """
+    _, _, name = rule.partition(":")
+    having = [at for at, one in enumerate(names) if one.casefold() == name.casefold()]
+    return having[0] if len(having) == 1 else None
 
 
 def _parts(path: str) -> frozenset[str]:

@@ -30,6 +30,7 @@ from halofeed.prep.convert.label_image import (
 from halofeed.prep.convert.loss_measures import add_classes, add_instances, add_levels, is_flat, source_name
 from halofeed.prep.convert.picture_records import plan_of, size_features
 from halofeed.prep.convert.picture_tasks import class_features
+from halofeed.prep.convert.record_measures import picture_measures
 from halofeed.prep.convert.tallies import PictureFacts, PictureTally, count_labels, sum_pixels
 from halofeed.prep.formats.clip.animation import READERS, animation_format, has_alpha, open_animation
 from halofeed.prep.formats.clip.clip_formats import open_clip
@@ -490,7 +491,17 @@ class ClipConverter:
             ledger=ledger or LedgerCounter(),
         )
         signature = sign_stack(rows[:shown], reference.origin, reference.group)
-        return Record.of(reference, features, facts, number=number, encoding=encoding, signature=signature)
+        # The frames are much alike; padding has no values of the clip.
+        measures = picture_measures(rows[shown // 2], facts.pixel_sums, plan.source_size)
+        return Record.of(
+            reference,
+            features,
+            facts,
+            number=number,
+            encoding=encoding,
+            signature=signature,
+            measures=measures,
+        )
 
 
 def _clip_ledger(

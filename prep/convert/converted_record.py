@@ -74,6 +74,7 @@ class Record:
         *,
         encoding: str,
         signature: tuple[int, ...] = (),
+        measures: Mapping[str, float] | None = None,
     ) -> Record:
         """Return the record of these features and its source's names.
 
@@ -81,6 +82,7 @@ class Record:
             number: counts the records of the source.
             encoding: encoding of the image. Encoders of arrays return a memoryview, and those of files bytes.
             signature: words of its `ShardIndex.signatures`.
+            measures: figures for the index, see `halofeed.prep.convert.record_measures`.
         """
         identity = example_id(reference.key, number)
         named: dict[str, Value] = {
@@ -102,4 +104,5 @@ class Record:
             facts=facts,
             bad_objects=bad_objects,
             signature=signature,
+            measures=measures or {},
         )

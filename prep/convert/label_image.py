@@ -15,6 +15,7 @@ from PIL import BmpImagePlugin, GifImagePlugin, Image, ImageFile, PngImagePlugin
 from halofeed.prep.annotations.class_names import LabelCoding
 from halofeed.prep.annotations.labels import LabelMap
 from halofeed.prep.convert.tallies import count_labels
+from halofeed.prep.formats.dicom.headers import is_dicom
 from halofeed.prep.formats.picture import DecodedImage
 from halofeed.prep.formats.picture.gray_forms import GrayForm, is_other_form, png_form
 from halofeed.prep.formats.picture.image import (
@@ -61,6 +62,8 @@ _OPENERS: tuple[tuple[bytes | tuple[bytes, ...], type[ImageFile.ImageFile]], ...
     (b"BM", BmpImagePlugin.BmpImageFile),
     ((b"GIF87a", b"GIF89a"), GifImagePlugin.GifImageFile),
 )
+_DICOM_START = 144
+"""Bytes that show whether a file is DICOM: the preamble, the prefix and the first element."""
 _LOSSLESS = (
     "raw",
     "tiff_lzw",
@@ -94,7 +97,7 @@ def read_label_image(
     decode_colors: DecodeColors | None = None,
     labels: LabelMap | None = None,
 ) -> NDArray[Any]:
-    """Return the class indices [height, width] of a PNG, TIFF, BMP or GIF: its gray values, or its palette indices.
+    """Return the class indices [height, width] of a PNG, TIFF, BMP, GIF or DICOM file: gray values or palette indices.
 
     Color with equal red, green and blue counts as gray. A GIF needs a gray palette, whose values are the class indices,
     because writers reorder the palette in each file. A gray PNG of fewer than 8 bits, or with a palette of grays, has
@@ -108,6 +111,8 @@ def read_label_image(
     Raises:
         SourceError: the image has another or a lossy format, color, several pages or too many pixels, or is damaged.
     """
+    if _is_dicom(data):
+        return _read_dicom(data, max_pixels, reserve, decode_colors, labels)
     image, header = _open_label(data, max_pixels)
     dtype = np.dtype(np.uint8 if image.mode in _COLORS else _DEPTHS[image.mode])
     reserve(len(data) + _decoding_bytes(image, dtype))
@@ -121,14 +126,42 @@ def read_label_image(
     if shown.mode in _COLORS:
         return _of_color(values, shown.mode, header, decode)
     if decode_colors:
-        detail = (
-            f"mode {image.mode}, and a panoptic file needs red, green and blue; "
-            "--label-colors is for label images in color; leave it out for gray ones"
-        )
-        raise decode_error("label image is not in color", detail)
+        raise _not_in_color(f"mode {image.mode}")
     if header is None:
         return classes_of_gray(_by_palette(values[..., 0], image), _form_of_mode(image.mode), labels)
     return classes_of_gray(class_indices(values[..., 0], header), png_form(data, header), labels)
+
+
+def _is_dicom(data: bytes) -> bool:
+    return not any(data.startswith(begins) for begins, _ in _OPENERS) and is_dicom(data[:_DICOM_START])
+
+
+def _read_dicom(
+    data: bytes,
+    max_pixels: int,
+    reserve: ReserveMemory,
+    decode_colors: DecodeColors | None,
+    labels: LabelMap | None,
+) -> NDArray[Any]:
+    from halofeed.prep.formats.dicom.picture_labels import read_dicom_label  # takes 0.2 s
+
+    if decode_colors:
+        raise _not_in_color("a DICOM file")
+    return classes_of_gray(read_dicom_label(data, max_pixels, reserve), _dicom_form(data), labels)
+
+
+def _dicom_form(data: bytes) -> GrayForm:
+    from halofeed.prep.formats.dicom.picture_labels import label_bits
+
+    return GrayForm(bits=label_bits(data))
+
+
+def _not_in_color(found: str) -> SourceError:
+    detail = (
+        f"{found}, and a panoptic file needs red, green and blue; "
+        "--label-colors is for label images in color; leave it out for gray ones"
+    )
+    return decode_error("label image is not in color", detail)
 
 
 def _open_label(data: bytes, max_pixels: int) -> tuple[Image.Image, PngHeader | None]:
@@ -136,7 +169,7 @@ def _open_label(data: bytes, max_pixels: int) -> tuple[Image.Image, PngHeader | 
     opener = next((one for begins, one in _OPENERS if data.startswith(begins)), None)
     if opener is None:
         is_jpeg = data.startswith(b"\xff\xd8")
-        kind = "it is a JPEG, which is stored with loss" if is_jpeg else "not a PNG, TIFF, BMP or GIF"
+        kind = "it is a JPEG, which is stored with loss" if is_jpeg else "not a PNG, TIFF, BMP, GIF or DICOM"
         begins = data[:8].hex(" ") or "nothing"
         raise decode_error("label image is not a PNG", f"{kind}: begins with {begins}; {_CURE}")
     header = read_png_header(data) if data.startswith(PNG_SIGNATURE) else None
@@ -189,6 +222,8 @@ def gray_form(data: bytes) -> GrayForm | None:
     """
     if data.startswith(PNG_SIGNATURE):
         return png_form(data, read_png_header(data))
+    if _is_dicom(data):
+        return _dicom_form(data)
     opener = next((one for begins, one in _OPENERS if data.startswith(begins)), None)
     if opener is None:
         return None

@@ -196,52 +196,66 @@ class LabelReader:
             grid=self.grid, names={}, findings=findings, files=tuple(members), read=read, read_bytes=size
         )
 
+    def _readings_of(self, paths: Sequence[str], without_reader: Callable[[str], str]) -> list[list[str]]:
+        """Return the files of each reading of the scan: one with all files, unless --several-masks is a vote.
+
+        Args:
+            without_reader: maps a path whose reader is unknown to a name that the files of one reading share.
+        """
+        if self.recipe.several_masks not in RULES:
+            return [[*paths]] if paths else []
+        readers = dict(self.reference.mask_readers)
+        found: dict[str, list[str]] = {}
+        for path in paths:
+            found.setdefault(readers[path] if path in readers else without_reader(path), []).append(path)
+        return [*found.values()]
+
     def _read_files(self) -> ScanLabels | None:
         """Return the classes of a scan with files of all classes; None where it has no file."""
-        merged: Voxels | None = None
         readings: list[Voxels] = []
         findings: list[Finding] = []
         overlapped = 0
         named: list[Iterable[str] | None] = []
-        votes = self.recipe.several_masks in RULES and len(self.reference.masks) > 1
-        for path in self.reference.masks:
-            with _name_file_in_errors(path, "sets" if self._as_sets else "classes"):
-                mask = self._open(path)
-                held = sum(one.nbytes for one in readings)
-                self.reserve_mask(mask, held if merged is None else merged.nbytes)
-                values, found, overlapped_in_file, names = self._read_file(mask, path)
-            del mask  # frees the bytes of its file
-            findings += found
-            named.append(names)
-            overlapped += overlapped_in_file
-            if votes:
-                readings.append(values)
-                continue
+        for paths in self._readings_of(self.reference.masks, lambda path: path):
+            merged: Voxels | None = None
+            held = sum(one.nbytes for one in readings)
+            for path in paths:
+                with _name_file_in_errors(path, "sets" if self._as_sets else "classes"):
+                    mask = self._open(path)
+                    self.reserve_mask(mask, held + (0 if merged is None else merged.nbytes))
+                    values, found, overlapped_in_file, names = self._read_file(mask, path)
+                del mask  # frees the bytes of its file
+                findings += found
+                named.append(names)
+                overlapped += overlapped_in_file
+                if merged is not None:
+                    values, overlapped_by_file = merge_labels(merged, values, self._overlap)
+                    overlapped += overlapped_by_file
+                merged = values
             if merged is not None:
-                values, overlapped_by_file = merge_labels(merged, values, self._overlap)
-                overlapped += overlapped_by_file
-            merged = values
-        if votes:
-            merged, voted = self._combine(readings)
-            findings += voted
-        if merged is None:
+                readings.append(merged)
+        if not readings:
             return None
+        label, voted = self._combine(readings)
+        findings += voted
         if overlapped:
             findings.append(Finding.corrected(FindingName.CLASSES_OVERLAP, plural(overlapped, "voxel")))
         findings += _find_unnamed_classes(self.recipe, self.label_map, named)
-        return ScanLabels(values=merged, findings=tuple(findings))
+        return ScanLabels(values=label, findings=tuple(findings))
 
     def _combine(self, readings: Sequence[Voxels]) -> tuple[Voxels, list[Finding]]:
-        """Return the label of several readings of one scan by --several-masks, and findings about what it changed."""
+        """Return the label of the readings of one scan by --several-masks, and findings about what it changed."""
+        if len(readings) == 1:
+            return readings[0], []
         rule = self.recipe.several_masks
         dtype = np.result_type(*readings)
         combined, undecided = combine_readings([one.astype(dtype, copy=False) for one in readings], rule)
         differing = np.zeros(combined.shape, np.bool_)
         for one in readings:
             differing |= one != combined
-        detail = (
-            f"{rule} of {len(readings)} masks; {plural(int(differing.sum()), 'voxel')} in which one differs"
-        )
+        what = "readers" if self.reference.mask_readers else "masks"
+        voxels = plural(int(differing.sum()), "voxel")
+        detail = f"{rule} of {len(readings)} {what}; {voxels} in which one differs"
         if undecided:
             detail += f", {undecided:,} of them undecided and background"
         findings = [Finding.corrected(FindingName.MASKS_COMBINED, detail)]
@@ -256,14 +270,22 @@ class LabelReader:
         return combined, findings
 
     def _read_class_masks(self) -> ScanLabels:
-        """Return the classes of a scan with a mask file for each class."""
+        """Return the classes of a scan with a mask file for each class, or for each class and reader."""
         findings: list[Finding] = []
+        readings: list[Voxels] = []
+        overlapped = 0
+        names = {path: name for name, path in self.reference.class_masks}
+        # --map-classes may join the masks of several classes, and --several-masks those of one class.
+        repeats = bool(self.recipe.map_classes) or self.recipe.several_masks != "refuse"
 
-        def masks() -> Iterator[tuple[int, Voxels]]:
-            for name, path in self.reference.class_masks:
+        def masks(paths: Sequence[str]) -> Iterator[tuple[int, Voxels]]:
+            held = sum(one.nbytes for one in readings)
+            for path in paths:
+                name = names[path]
                 with _name_file_in_errors(path, "one class"):
                     mask = self._open(path)
-                    self.reserve_mask(mask, 2 * math.prod(mask.grid.shape))  # merged masks are at most uint16
+                    # Merged masks are at most uint16.
+                    self.reserve_mask(mask, held + 2 * math.prod(mask.grid.shape))
                     self._check_name(mask, name)
                     values, found = self._align(mask, mask.read())
                 findings.extend(found)
@@ -271,11 +293,14 @@ class LabelReader:
                 identity = self.label_map.id_of(name)
                 yield self.label_map.set_of(identity) if self._as_sets else identity, values
 
-        repeats = bool(self.recipe.map_classes)  # which may join the masks of several classes
-        merged, overlapped = merge_class_masks(masks(), self._overlap, may_repeat=repeats)
+        for paths in self._readings_of([*names], lambda _: ""):
+            merged, count = merge_class_masks(masks(paths), self._overlap, may_repeat=repeats)
+            readings.append(merged)
+            overlapped += count
+        label, voted = self._combine(readings)
         if overlapped:
             findings.append(Finding.corrected(FindingName.CLASS_MASKS_OVERLAP, plural(overlapped, "voxel")))
-        return ScanLabels(values=merged, findings=tuple(findings))
+        return ScanLabels(values=label, findings=(*findings, *voted))
 
     def _check_name(self, mask: MaskScan, name: str) -> None:
         """Refuse a class mask whose file contains the name of another class of the data set."""

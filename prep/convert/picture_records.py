@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any
@@ -14,9 +14,11 @@ from numpy.typing import NDArray
 
 from halofeed.prep.annotations.labels import LabelMap
 from halofeed.prep.convert.converted_record import Record
+from halofeed.prep.convert.drawn_boxes import with_drawn_boxes
 from halofeed.prep.convert.label_image import read_picture_labels
 from halofeed.prep.convert.loss_measures import add_levels, add_picture
 from halofeed.prep.convert.picture_tasks import ADDERS, AnnotatedPicture, add_samples, annotated_orientation
+from halofeed.prep.convert.record_measures import picture_measures
 from halofeed.prep.convert.tallies import (
     PictureFacts,
     PictureTally,
@@ -34,6 +36,7 @@ from halofeed.prep.formats.picture.image import (
     NARROW_VALUES,
     OVERLAYS_LEFT_OUT,
     SEVERAL_VIEWS,
+    PictureFile,
 )
 from halofeed.prep.formats.picture.jpeg import without_metadata
 from halofeed.prep.geometry.resize import ResizePlan, displayed_size, resizer, stored_to_file
@@ -48,16 +51,15 @@ from halofeed.prep.voxels.masks import mask_bytes
 from halofeed.prep.voxels.signatures import sign_picture
 from halofeed.schemas import keys
 from halofeed.schemas.encodings import ENCODINGS
+from halofeed.schemas.kinds import SPACING, STATED_FIELDS
 from halofeed.schemas.ledger import LedgerCounter
 from halofeed.schemas.tfexample import Value
 from halofeed.system.memory import ReserveMemory
 
 BOX_BYTES = 2048
 """Bytes of an object with its features."""
-_WARNINGS = (
-    *(FEWER_BITS, GRAY_BANDS, MORE_BANDS),
-    *(BURNED_IN_TEXT, OVERLAYS_LEFT_OUT, SEVERAL_VIEWS, IGNORED_WINDOWS, NARROW_VALUES),
-)
+DICOM_WARNINGS = (BURNED_IN_TEXT, OVERLAYS_LEFT_OUT, SEVERAL_VIEWS, IGNORED_WINDOWS, NARROW_VALUES)
+_WARNINGS = (FEWER_BITS, GRAY_BANDS, MORE_BANDS, *DICOM_WARNINGS)
 """Notes of decoders about guesses, which are printed as warnings."""
 _ENCODED = {"raw": 0.0, "packed": 1.0, "yuv420": 1.5, "jpeg": 2.0, "png": 2.7}
 _ENCODED_LABEL = {"raw": 0, "packed": 1, "yuv420": 1, "jpeg": 3, "png": 3}
@@ -132,6 +134,15 @@ def with_frame(
     return FrameFiles(files, reference, FrameOptions(picture=picture, incomplete="keep", reserve=reserve))
 
 
+def frame_in_file(reference: SourceExample, files: SourceFiles) -> PictureFile | None:
+    """Return the frame of a DICOM file that is a picture of its own; None where the complete file has to be read."""
+    if reference.frame is None:
+        return None
+    from halofeed.prep.formats.picture.dicom_picture import frame_of_file  # takes 0.2 s
+
+    return frame_of_file(files, reference.source, reference.frame)
+
+
 @dataclass(frozen=True, kw_only=True)
 class PictureConverter:
     """Converter of references and bytes into records, for one recipe and one label map."""
@@ -154,9 +165,11 @@ class PictureConverter:
         """Return the record of one source; raise SourceError where it cannot be converted."""
         reserve = reserve or self.recipe.reserve_alone()
         files = with_frame(self.recipe, reference, files, reserve)
+        reference = with_drawn_boxes(reference, files, self.recipe, reserve)
         label, notes, classes = read_picture_labels(self.recipe, self.labels, reference, files, reserve)
         reference = dataclasses.replace(reference, notes=(*reference.notes, *notes))
-        return (self.convert(reference, files.read(reference.source), label, reserve, classes),)
+        picture = frame_in_file(reference, files) or files.read(reference.source)
+        return (self.convert(reference, picture, label, reserve, classes),)
 
     def needed_size(self, height: int, width: int) -> tuple[int, int]:
         """Return the minimum size for decoding a picture of this displayed size: twice the size after resizing.
@@ -170,7 +183,7 @@ class PictureConverter:
     def convert(
         self,
         reference: SourceExample,
-        data: bytes,
+        data: bytes | PictureFile,
         label: NDArray[Any] | None = None,
         reserve: ReserveMemory | None = None,
         classes: Collection[int] = (),
@@ -178,6 +191,7 @@ class PictureConverter:
         """Return the record of one source.
 
         Args:
+            data: bytes of its file, or the frame that is read from it.
             label: class indices from its label images, if there are any.
             reserve: called with the number of bytes before pixels are decoded; default: the recipe's limit.
             classes: class ids that occur in its label images.
@@ -190,10 +204,11 @@ class PictureConverter:
         scaled = recipe.interpolation == SCALED_DECODE_KERNEL and recipe.dtype == "uint8"
         needed = self.needed_size if scaled else None
         label_bytes = 0 if label is None else label.nbytes
+        file_bytes = len(data) if isinstance(data, bytes) else data.byte_count
 
         def reserve_decoding(footprint: Footprint) -> None:
             plan = plan_of(recipe, footprint.displayed_size)
-            reserve_bytes(picture_bytes(recipe, reference, len(data), label_bytes, footprint, plan))
+            reserve_bytes(picture_bytes(recipe, reference, file_bytes, label_bytes, footprint, plan))
 
         ledger = LedgerCounter()
 
@@ -215,18 +230,21 @@ class PictureConverter:
         signature = sign_picture(shown, reference.origin, reference.group)
         image = dataclasses.replace(image, pixels=image.pixels[:0].copy())  # frees the pixels
         # Encoding a JPEG again would lose a little of it.
-        encoded = without_metadata(data) if keeps_file else _encode(recipe, pixels)
+        kept = data if keeps_file and isinstance(data, bytes) else None
+        encoded = _encode(recipe, pixels) if kept is None else without_metadata(kept)
         features: dict[str, Value] = {
             keys.ENCODED: encoded,
             keys.FORMAT: recipe.encoding.encode(),
             **size_features(plan, orientation),
+            **stated_features(image, plan),
         }
         if ENCODINGS[recipe.encoding].is_file:
             features[keys.KEY_SHA256] = hashlib.sha256(encoded).hexdigest().encode()
         loaded = loaded_colors(recipe.encoding, pixels, encoded)
         loaded = None if loaded is None else loaded[: shown.shape[0], : shown.shape[1]]
+        compared = shown if loaded is None else loaded
         facts = PictureFacts(
-            pixel_sums=sum_pixels(shown if loaded is None else loaded),
+            pixel_sums=sum_pixels(compared),
             color_errors=None if loaded is None else count_differences(loaded, shown),
             stored_size=plan.output_size,
             picture_size=plan.resized_size,
@@ -236,6 +254,7 @@ class PictureConverter:
             notes=tuple(note for note in image.notes if note not in _WARNINGS),
             warnings=(*reference.notes, *_picture_warnings(image, warning if reference.boxes else None)),
             ledger=ledger,
+            stated=stated_fields_of(features),
         )
         picture = AnnotatedPicture(
             recipe=recipe,
@@ -249,8 +268,16 @@ class PictureConverter:
             orientation=orientation,
         )
         bad_objects = ADDERS[self.task](picture, features, facts)
+        source_size = displayed_size(orientation, plan.source_size)
+        measures = picture_measures(compared, facts.pixel_sums, source_size)
         return Record.of(
-            reference, features, facts, bad_objects, encoding=recipe.encoding, signature=signature
+            reference,
+            features,
+            facts,
+            bad_objects,
+            encoding=recipe.encoding,
+            signature=signature,
+            measures=measures,
         )
 
 
@@ -304,3 +331,25 @@ def size_features(plan: ResizePlan, orientation: int = 1) -> dict[str, Value]:
         keys.SOURCE_WIDTH: np.array([source_width]),
         keys.TRANSFORM: stored_to_file(plan, orientation),
     }
+
+
+def stated_fields_of(features: Mapping[str, Value]) -> tuple[str, ...]:
+    """Return the names of the fields of `STATED_FIELDS` that a record has."""
+    return tuple(name for name, field in STATED_FIELDS.items() if field.keys[0] in features)
+
+
+def stated_features(image: DecodedImage, plan: ResizePlan) -> dict[str, Value]:
+    """Return the features of what a file states about its picture; none for what it does not state.
+
+    The spacing is that of the stored pixels along their rows and columns: padding does not change it, and a side that
+    is scaled to half as many pixels doubles it.
+    """
+    features: dict[str, Value] = {
+        STATED_FIELDS[name].keys[0]: word.encode() for name, word in image.stated.words
+    }
+    if image.stated.spacing_mm is not None:
+        displayed_mm = np.array(image.stated.spacing_mm)
+        # EXIF 2.3, Orientation: 5 to 8 exchange rows and columns.
+        displayed_mm = displayed_mm[::-1] if image.orientation >= 5 else displayed_mm
+        features[STATED_FIELDS[SPACING].keys[0]] = (displayed_mm / plan.scale).astype(np.float32)
+    return features

@@ -153,6 +153,7 @@ class PictureFacts:
     """Facts about one record for the statistics.
 
     `is_tile` says that its source has an earlier record, and `counts_source` that it counts the size of its source.
+    `stated` are the fields of `kinds.STATED_FIELDS` that the record has.
     """
 
     pixel_sums: ImageSums
@@ -171,11 +172,12 @@ class PictureFacts:
     counts_source: bool = True
     ledger: LedgerCounter = field(default_factory=LedgerCounter)
     color_errors: NDArray[np.int64] | None = None
+    stated: tuple[str, ...] = ()
 
 
 _COUNTS = (
     *("labels", "boxes_per_image", "boxes", "notes", "warnings", "source_sizes", "aspect_ratios"),
-    *("label_voxels", "ignored_per_image"),
+    *("label_voxels", "ignored_per_image", "stated"),
 )
 
 
@@ -212,6 +214,7 @@ class PictureTally:
         counts["boxes"].update(facts.box_counts)
         counts["notes"].update(facts.notes)
         counts["warnings"].update(facts.warnings)
+        counts["stated"].update(facts.stated)
         counts["label_voxels"].update(facts.label_voxels)
         # None: the task has no label images; False: this picture has none.
         if facts.labelled is not None:
@@ -238,7 +241,7 @@ class PictureTally:
             )
         padded = self._stored_pixels - self._picture_pixels
         named: dict[str, Any] = {name: in_order(counts) for name, counts in self._counts.items()}
-        for name in ("warnings", "ignored_per_image"):
+        for name in ("warnings", "ignored_per_image", "stated"):
             named[name] = named[name] or None
         if self._color_errors is not None:
             named["color_errors"] = in_order(dict(enumerate(self._color_errors.tolist())))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -137,6 +137,9 @@ def plan_values(
         if as_picture
         else None
     )
+    # --sample-bits is for files that do not state it.
+    if options is not None and facts.fills_depth:
+        options = replace(options, sample_bits=16)
     uses_alpha = options is not None and (options.channels == 4 or options.alpha == "blend")
     has_alpha = facts.color in ("gray-alpha", "rgba")
     finds_missing = not (has_alpha and uses_alpha and facts.nodata is None)
@@ -167,7 +170,7 @@ def _check_type(recipe: Recipe, facts: RegionFacts, as_picture: bool) -> None:
     if facts.dtype == recipe.dtype:
         return
     # Sensors of 10 to 14 bits leave the high bits of 16 empty, and scaling 16 bits would make them dark.
-    if facts.dtype == "uint16" and not (as_picture and recipe.sample_bits):
+    if facts.dtype == "uint16" and not (as_picture and (recipe.sample_bits or facts.fills_depth)):
         all_bits = ", or --sample-bits 16 if all bits are used" if as_picture else ""
         raise SourceError(
             "decode",

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache, reduce
 from itertools import pairwise
 from operator import or_
@@ -39,6 +39,7 @@ from halofeed.prep.convert.loss_measures import (
     flat_channels,
     source_name,
 )
+from halofeed.prep.convert.record_measures import scan_measures
 from halofeed.prep.convert.tallies import (
     Coverage,
     ObjectFacts,
@@ -285,14 +286,14 @@ class _ScanFacts:
         reference: the source example.
         source: the scan, without its voxels.
         values: plan of the values of each channel.
-        least: value of the background of each channel: the smallest value of the scan, or of the channel where
-            channels may differ in modality.
+        least: value of the background of each channel: its smallest value.
         findings: findings about the scan and its labels.
         sized: shape of the scan before the static shape.
         coverage: what the records leave out.
         ledger: losses of the conversion.
         objects: the objects of the scan; None for segmentation.
         shown_objects: what each record shows of them.
+        measures: figures of the scan for the index of its first record.
     """
 
     reference: SourceExample
@@ -305,6 +306,7 @@ class _ScanFacts:
     ledger: LedgerCounter
     objects: ScanObjects | None = None
     shown_objects: ShownObjects | None = None
+    measures: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -363,6 +365,7 @@ class VolumeConverter:
         levels = self._count_source(ledger, image, values, reference, needs_unit=needs_unit)
         if known is not None:
             self._count_instances(ledger, known, coverage, reference)
+        measures = scan_measures(image, canonical.spacing_mm, known, coverage.class_mm3, self._channels)
         del known
         noted = (*(labels.findings if labels else ()), *assumed, *rounded, *coverage.findings())
         noted += () if shown is None else shown.findings()
@@ -377,6 +380,7 @@ class VolumeConverter:
             ledger=ledger,
             objects=objects,
             shown_objects=shown,
+            measures=measures,
         )
         # `_move_parts` empties these lists, so that it can reuse or free the arrays.
         images, masks = [image], [] if labels is None else [labels.values]
@@ -391,7 +395,8 @@ class VolumeConverter:
         members = dict(reference.mask_members)
         channels = [open_scan(files, path, members.get(path, ()), options) for path in reference.channels]
         scans, rule = [scan, *channels], self.recipe.channel_grid
-        chosen = scans[reference_channel((reference.source, *reference.channels), rule)]
+        at = reference.grid_channel
+        chosen = scans[reference_channel((reference.source, *reference.channels), rule) if at is None else at]
         canonical = plan_canonical(chosen.grid)
         plans = [
             None
@@ -527,12 +532,12 @@ class VolumeConverter:
         values = shared.values
         fill = shared.least
         if self.recipe.pad_value:
-            fill = (float(self.recipe.pad_value[0]),) * len(fill)
+            fill = tuple(map(float, self.recipe.padding()))
         stored_first = self._stores_first(parts, images[0], values)
         if stored_first:
             # Voxels that are only moved can be stored first: one pass for all tiles, and fewer bytes to move.
             images.append(_store(images.pop(), values))
-            fill = (values[0].stored(fill[0]),) * len(fill)
+            fill = (values[0].stored(fill[0]),)
         for part in parts:
             last = part is parts[-1]
             stored = apply_image(part.plan, images.pop() if last else images[0], fill, spare=last)
@@ -593,8 +598,8 @@ class VolumeConverter:
         image = parts[0] if len(parts) == 1 else np.concatenate(parts, axis=3)
         if image.dtype.kind == "f" or not self.recipe.pad_value:
             return image, findings
-        padding = np.min_scalar_type(self.recipe.pad_value[0])
-        return image.astype(np.promote_types(image.dtype, padding), copy=False), findings
+        stored = np.result_type(image.dtype, *map(np.min_scalar_type, self.recipe.pad_value))
+        return image.astype(stored, copy=False), findings
 
     def _read_scan(self, scan: Scan) -> Voxels:
         voxels = scan.read()
@@ -656,11 +661,10 @@ class VolumeConverter:
 
     def _least(self, image: Voxels) -> tuple[float, ...]:
         """Return the background of each channel of [depth, height, width, channel], see `_ScanFacts.least`."""
-        count = int(image.shape[3])
-        if count == 1 or self.recipe.channel_grid == "refuse":
-            return tuple([float(in_memory_order(image)[0].min())] * count)
-        # Air of a CT, -1000, is no value of the PET beside it.
-        return tuple(float(image[..., at].min()) for at in range(count))
+        # Air of a CT, -1024, is no value of the PET beside it, whose background is 0.
+        return tuple(
+            float(in_memory_order(image[..., at : at + 1])[0].min()) for at in range(int(image.shape[3]))
+        )
 
     def _plan_values(self, image: Voxels, least: Sequence[float]) -> list[IntensityPlan]:
         """Return the plan of the values of each channel."""
@@ -757,7 +761,14 @@ class VolumeConverter:
         reference = shared.reference
         signature = sign_stack(image[inside][..., 0], reference.origin, reference.group, self.recipe.dtype)
         return Record.of(
-            reference, features, facts, lost, part.number, encoding=encoding, signature=signature
+            reference,
+            features,
+            facts,
+            lost,
+            part.number,
+            encoding=encoding,
+            signature=signature,
+            measures=None if part.number else shared.measures,
         )
 
     def _described(

@@ -7,6 +7,7 @@ from functools import partial
 
 from halofeed.prep.annotations.annotation_tools import DocumentFormat, list_documents
 from halofeed.prep.annotations.contract import Layout, LayoutOptions, Listing, PartwiseListing, as_listing
+from halofeed.prep.annotations.label_documents import color_table, list_of_task
 from halofeed.prep.annotations.suggest_layout import add_hint
 from halofeed.prep.layouts import (
     bdd100k,
@@ -66,20 +67,29 @@ def _with_layout_hints(layout: Layout) -> Layout:
             examples = layout.list_references(annotations, images, annotation_file, options)
             return (yield from as_listing(examples))
         except AnnotationsError as error:
-            raise add_hint(error, annotations, layout.name, annotation_file) from error
+            own = [one.name for one in LAYOUTS.values() if one.has_own_files]
+            raise add_hint(error, annotations, layout.name, annotation_file, own) from error
 
     return replace(layout, list_references=list_references)
 
 
 def _of_documents(form: DocumentFormat) -> Layout:
     """Return the layout of a format of annotation files that name pictures and their objects."""
+    has_labels = form.has_label_images
     return Layout(
         name=form.layout,
-        tasks=("detection", "classification") if form.has_classes else ("detection",),
+        tasks=(
+            "detection",
+            *(("classification",) if form.has_classes else ()),
+            *(("segmentation",) if has_labels else ()),
+        ),
         summary=form.summary,
-        list_references=partial(list_documents, form),
+        list_references=partial(list_of_task if has_labels else list_documents, form),
+        color_table=partial(color_table, form) if has_labels else None,
         has_masks=form.has_masks,
         keeps=form.keeps,
+        takes_volumes=not has_labels,
+        has_own_files=True,
     )
 
 
@@ -184,6 +194,7 @@ LAYOUTS: dict[str, Layout] = {
             label_values=cityscapes.label_values,
             ignored_values=cityscapes.ignored_values,
             takes_volumes=False,
+            has_own_files=True,
             has_masks=True,
             keeps=("corners",),
         ),

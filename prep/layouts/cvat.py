@@ -57,9 +57,9 @@ _Written = tuple[str | None, ElementTree.Element, tuple[str | None, str | None],
 """Label of a shape, the shape, the height and width of its picture as written, and what it is interpolated with."""
 _Frame = tuple[str, int]
 """Subset and number of a frame."""
-_INTERPOLATED_SIDES = {kind: _SIDES[kind] for kind in ("box", "ellipse")}
-"""Shapes that CVAT interpolates on lines; it matches the corners of polygons by their curves."""
-_INTERPOLATED = "boxes between key frames are interpolated, as CVAT does"
+_INTERPOLATED_SIDES = {kind: _SIDES[kind] for kind in ("box", "ellipse")} | {"polygon": ()}
+"""Shapes that CVAT interpolates, and their sides, each of which moves on a line."""
+_INTERPOLATED = "shapes between key frames are interpolated, as CVAT does"
 _FRAME_NAME = re.compile(r"frame_(\d{1,7})(?:\.\w+)?")
 _FLAGS = ("occluded", "difficult", "truncated", "is_crowd")
 _MAX_FRAMES = 1_000_000
@@ -251,7 +251,7 @@ def _are_key_frames(*shapes: ElementTree.Element) -> bool:
 
 
 def _interpolated(shape: ElementTree.Element, between: _Between) -> ElementTree.Element:
-    """Return a shape a part of the way to the next one: each number on a line, and the rotation on the shorter way."""
+    """Return a shape a part of the way to the next one: each side on a line, and the rotation on the shorter way."""
     following, share = between
     found = ElementTree.Element(shape.tag, dict(shape.attrib))
     found.extend(shape)
@@ -326,8 +326,7 @@ def _box_of(written: _Written, what: str, options: LayoutOptions) -> Box | None:
     label, kind, flags = class_of(name, what), str(shape.tag), _flags(shape)
     what = f"{what} ({kind} {label!r})"
     if kind == "polygon":
-        points = points_of([pair.split(",") for pair in shape.get("points", "").split(";")], what)
-        return polygon_of(label, points, what, options, **flags)
+        return polygon_of(label, _polygon_points(shape, between, what), what, options, **flags)
     # See the docstring: points, lines, cuboids and skeletons have no box.
     if kind not in _SIDES:
         raise no_box(kind, what)
@@ -341,6 +340,26 @@ def _box_of(written: _Written, what: str, options: LayoutOptions) -> Box | None:
     turn = angle_of(shape.get("rotation"), what, options)
     form = "corners" if kind == "box" else "corner-size"
     return rectangle_of(label, numbers, what, options, form=form, turn=turn, **flags)
+
+
+def _polygon_points(shape: ElementTree.Element, between: _Between | None, what: str) -> list[float]:
+    """Return x, y, x, y, ... of a polygon, a part of the way to the next one if it is between key frames."""
+    points = _written_points(shape, what)
+    if between is None or not between[1]:
+        return points
+    from halofeed.prep.annotations.polygon_tracks import (
+        polygon_between,
+    )  # NumPy, which most files do not need
+
+    found = polygon_between(points, _written_points(between[0], what), between[1])
+    if found is None:
+        detail = f"{what}: all points of a key frame are the same, so that none are known between them"
+        raise SourceError("annotation", "polygon has no extent", detail)
+    return found
+
+
+def _written_points(shape: ElementTree.Element, what: str) -> list[float]:
+    return points_of([pair.split(",") for pair in shape.get("points", "").split(";")], what)
 
 
 def _box_of_mask(

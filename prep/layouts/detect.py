@@ -11,6 +11,7 @@ from itertools import pairwise
 from posixpath import basename, splitext
 
 from halofeed.prep.annotations.advice import Suggestion, advise, option_values, suggest
+from halofeed.prep.annotations.class_marks import OptionsNeededError
 from halofeed.prep.annotations.contract import LayoutOptions, grouped, is_split_name
 from halofeed.prep.annotations.dicom_evidence import holds_pictures, one_patient_each
 from halofeed.prep.annotations.layout_hints import Hint, read_heads
@@ -26,9 +27,10 @@ from halofeed.prep.annotations.table_forms import METADATA_NAMES
 from halofeed.prep.annotations.unknown_annotations import describe_annotations
 from halofeed.prep.layouts import LAYOUTS
 from halofeed.prep.layouts.folders import IMAGE_FOLDER, MASK_FOLDER, MAX_FOLDERS, MAY_SHOW_ONE_THING
+from halofeed.prep.layouts.separate_sets import refuse_two_sets, suggest_folders
 from halofeed.prep.sources.example import SourceExample
-from halofeed.prep.sources.file_names import extension_of, is_dicom_name, is_image_name
-from halofeed.prep.sources.files import SourceFiles
+from halofeed.prep.sources.file_names import extension_of, is_dicom_name, is_image_name, is_volume_name
+from halofeed.prep.sources.files import SourceFiles, source_files
 from halofeed.system.errors import AnnotationsError, UsageError
 from halofeed.system.wording import plural
 
@@ -98,7 +100,9 @@ def detect_layout(
         return table
     if _names_each_slice(source, hints):
         hints = [hint for hint in hints if hint.layouts != (_SERIES,)]
-    if (shown := _by_content(hints, annotations.root)) is not None:
+    if (shown := _by_content(hints, source)) is not None:
+        if shown.name == _SERIES and _is_one_folder(source):
+            refuse_two_sets(images, partial(_used_volumes, source), partial(_try_folder, source))
         return shown
     extension = (annotation_file or "").rpartition(".")[2].lower()
     # Its header gave no hint, as that of a table of masks; the layout's own message tells what it lacks.
@@ -169,22 +173,34 @@ def _names_each_slice(source: _Source, hints: Sequence[Hint]) -> bool:
     return 2 * named > sum(map(is_dicom_name, source.images.sizes()))
 
 
-def _by_content(hints: Sequence[Hint], root: str) -> DetectedLayout | None:
+def _is_one_folder(source: _Source) -> bool:
+    """Return whether a folder below the source can be converted by itself, with the other options unchanged."""
+    return source.annotation_file is None and source.annotations.root == source.images.root
+
+
+def _used_volumes(source: _Source) -> int:
+    """Return how many volume files the layout of DICOM series takes as masks."""
+    listed = source.list_by(_SERIES, source.options_of(_SERIES))
+    masks = (path for one in listed if one.problem is None for path in one.mask_paths)
+    return len({path for path in masks if is_volume_name(path)})
+
+
+def _try_folder(source: _Source, folder: str) -> tuple[str, str] | None:
+    """Return the layout that is recognized in a folder below the source, and a verb phrase with the reason; or None."""
+    files = source_files(f"{source.images.root.rstrip('/')}/{folder}")
+    try:
+        found = detect_layout(files, files, None, source.options_of)
+    except (AnnotationsError, UsageError):
+        return None
+    return found.name, f"fits, because {found.reason}"
+
+
+def _by_content(hints: Sequence[Hint], source: _Source) -> DetectedLayout | None:
     """Return the layout that the contents of files show; None if they show none or leave a choice."""
-    certain = {hint.layouts[0]: hint for hint in reversed(hints) if len(hint.layouts) == 1}
-    # A table beside the files of a tool is usually made from them.
-    certain = {name: hint for name, hint in certain.items() if name not in _TABLES} or certain
-    # A description in Croissant is often beside the files that it describes.
-    if len(certain) > 1:
-        certain.pop("croissant", None)
-    beneath = {_SCANS_OF[name] for name in certain if name in _SCANS_OF}
-    certain = {name: hint for name, hint in certain.items() if name not in beneath}
+    certain = _certain_layouts(hints)
     # One folder with the exports of two tools: either would be a guess.
     if len(certain) > 1:
-        raise AnnotationsError(
-            f"{root}: files of several layouts: {'; '.join(hint.what for hint in certain.values())}. "
-            f"Choose {_choices(certain)}"
-        )
+        raise _several_layouts(certain, source)
     if not certain:
         return None
     ((name, hint),) = certain.items()
@@ -192,6 +208,28 @@ def _by_content(hints: Sequence[Hint], root: str) -> DetectedLayout | None:
     other = next(tables, None)
     beside = f"; {other.what} too: --layout {other.layouts[0]} reads that" if other else ""
     return DetectedLayout(name=name, reason=f"{hint.what}{beside}")
+
+
+def _certain_layouts(hints: Sequence[Hint]) -> dict[str, Hint]:
+    """Return the first hint of each layout that the content of a file shows, without those that others include."""
+    certain = {hint.layouts[0]: hint for hint in reversed(hints) if len(hint.layouts) == 1}
+    # A table beside the files of a tool is usually made from them.
+    certain = {name: hint for name, hint in certain.items() if name not in _TABLES} or certain
+    # A description in Croissant is often beside the files that it describes.
+    if len(certain) > 1:
+        certain.pop("croissant", None)
+    beneath = {_SCANS_OF[name] for name in certain if name in _SCANS_OF}
+    return {name: hint for name, hint in certain.items() if name not in beneath}
+
+
+def _several_layouts(certain: Mapping[str, Hint], source: _Source) -> AnnotationsError:
+    """Return the error of a source with files of several layouts, with the command for each folder that has one."""
+    apart = suggest_folders(source.images, partial(_try_folder, source)) if _is_one_folder(source) else ()
+    by_folders = f"; or convert each folder by itself: {advise(apart, '')}" if apart else ""
+    found = "; ".join(hint.what for hint in certain.values())
+    return AnnotationsError(
+        f"{source.annotations.root}: files of several layouts: {found}. Choose {_choices(certain)}{by_folders}"
+    )
 
 
 def _metadata_layout(annotations: SourceFiles) -> tuple[str, ...]:
@@ -236,11 +274,19 @@ def _by_listing(source: _Source, candidates: Sequence[str], hints: Sequence[Hint
 
 @dataclass(frozen=True, kw_only=True)
 class _Trial:
-    """Result of listing a source by a layout, with the reason why it fits or not."""
+    """Result of listing a source by a layout, with the reason why it fits or not.
+
+    Args:
+        name: name of the layout.
+        fits: whether it fits.
+        reason: why, in words.
+        needs_options: whether it fits with the options that the reason names.
+    """
 
     name: str
     fits: bool
     reason: str
+    needs_options: bool = False
 
 
 def _try_layout(source: _Source, name: str) -> _Trial:
@@ -250,7 +296,11 @@ def _try_layout(source: _Source, name: str) -> _Trial:
         listed = source.list_by(name, options)
     except (AnnotationsError, UsageError) as error:
         why = error.brief if isinstance(error, LayoutError) else str(error)
-        return _Trial(name=name, fits=False, reason=why.removeprefix(f"{source.annotations.root}: "))
+        reason = why.removeprefix(f"{source.annotations.root}: ")
+        needs_options = isinstance(error, OptionsNeededError) or isinstance(
+            error.__cause__, OptionsNeededError
+        )
+        return _Trial(name=name, fits=False, reason=reason, needs_options=needs_options)
     good = [one for one in listed if one.problem is None]
     if name == "folders" and (doubt := _doubt_folders(source, good, options)) is not None:
         return _Trial(name=name, fits=False, reason=doubt)
@@ -295,6 +345,8 @@ def _no_layout_message(
     # A table that names pictures may lack one word, which its layout's own message tells.
     if not tables and shown:
         trials = [*_try_tables(source, {trial.name for trial in trials}), *trials]
+    if asked := next((trial for trial in trials if trial.needs_options), None):
+        return f"{root}: {asked.reason}"
     lines = [f"  {trial.name}: {trial.reason}" for trial in trials if not trial.fits]
     for text in [f"; {hint}" for hint in (*hints, shown) if hint]:  # once is enough
         lines = [line.replace(text, "") for line in lines]

@@ -313,7 +313,7 @@ def label_values(
 def _label_pattern(options: LayoutOptions) -> Pattern | None:
     if options.label_pattern is None:
         return None
-    return compile_pattern(options.label_pattern, "label_pattern", ("id", "class"))
+    return compile_pattern(options.label_pattern, "label_pattern", ("id", "class", "reader"))
 
 
 def _is_label(series: FoundSeries, pattern: Pattern | None, options: LayoutOptions) -> bool:
@@ -538,7 +538,7 @@ def _label_of_mask(
     checks its position.
     """
     values = (pattern.match(one.path) if pattern else None) or {}
-    label = single_file_label(one.path, None, values.get("class"))
+    label = single_file_label(one.path, None, values)
     # A mask of a series that is left out is no error, and names that series.
     fits = _referenced_series(one, content.taken) or _referenced_series(one, content.found)
     # A Series Instance UID (PS3.3 C.7.3.1) is proof, so neither place nor pattern counts.
@@ -600,13 +600,12 @@ def _labels_by_pattern(
         )
     paths, labels = set(content.listing.named), []
     for path, values in match.items():
-        class_name = None if values is None else values.get("class")
         # A pattern such as **/*_seg.nii.gz selects the labels but does not name their series.
         if values is not None and "id" not in values and options.image_pattern is None:
             fits, problem = _by_place(path, content.taken), None
         else:
             fits, problem = _by_identity(values, identities)
-        labels.append((fits, single_file_label(path, missing_part(path, paths) or problem, class_name)))
+        labels.append((fits, single_file_label(path, missing_part(path, paths) or problem, values)))
     return labels
 
 

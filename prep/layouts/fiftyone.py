@@ -1,25 +1,22 @@
 """Reader of FiftyOne's JSON: labels.json of a detection or classification data set, and samples.json of an export.
 
 The rules are those of FiftyOne (github.com/voxel51/fiftyone, `utils/data/importers.py` and `core/labels.py`). Boxes are
-[x, y, width, height], and points [x, y], in shares of the sides of the picture. The mask of an object covers its box.
+[x, y, width, height], and points [x, y], in shares of the sides of the picture. Masks are those of `fiftyone_masks`.
 """
 
 from __future__ import annotations
 
-import base64
-import io
-import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
-from halofeed.prep.annotations.annotation_tools import DocumentContent, DocumentFormat, FilePicture
+from halofeed.prep.annotations.annotation_tools import DocumentContent, DocumentFormat, FilePicture, Read
 from halofeed.prep.annotations.class_names import shorten_list
 from halofeed.prep.annotations.contract import LayoutOptions, is_split_name
 from halofeed.prep.annotations.documents import as_mapping, parse_json_document
+from halofeed.prep.annotations.named_points import PointNames, named_points, sides_of_points
 from halofeed.prep.annotations.written_boxes import (
     class_of,
-    declared_size,
     no_box,
     numbers_of,
     points_of,
@@ -27,8 +24,23 @@ from halofeed.prep.annotations.written_boxes import (
     rectangle_of,
     unite_parts,
 )
+from halofeed.prep.layouts.fiftyone_masks import (
+    FiftyOneExport,
+    label_rows,
+    mask_files,
+    mask_of_object,
+    runs_of_segmentation,
+)
+from halofeed.prep.layouts.fiftyone_points import (
+    BY_ORDER,
+    Point,
+    PointField,
+    keypoints_of_sample,
+    points_of_label,
+)
 from halofeed.prep.sources.example import Box
 from halofeed.prep.sources.file_names import is_image_name
+from halofeed.prep.sources.files import SourceFiles
 from halofeed.system.errors import SourceError
 
 _SIDES = 4
@@ -36,35 +48,61 @@ _OBJECTS = {"Detections": "detections", "Polylines": "polylines"}
 """Key of the list in a field of objects, by its class. A field may also be a single object of these classes."""
 _CLASSES = {"Classifications": "classifications"}
 _SINGLE = {"Detection": _OBJECTS, "Polyline": _OBJECTS, "Classification": _CLASSES}
-_UNREAD = frozenset(("Keypoints", "Keypoint", "Segmentation", "Heatmap", "Regression", "TemporalDetections"))
+_SEGMENTATION = "Segmentation"
+_POINTS = frozenset(("Keypoints", "Keypoint"))
+_UNREAD = frozenset((*_POINTS, _SEGMENTATION, "Heatmap", "Regression", "TemporalDetections"))
 _NO_LABEL = ("selection", "image has no annotation")
-_MAX_MASK_BYTES = 1 << 28
-"""Largest unpacked mask of one object (estimate): 16,000 x 16,000 pixels."""
-
-_Object = tuple[Any, tuple[Any, Any]]
-"""A written object, and the height and width of its picture."""
+_NO_NAMES = PointNames()
 
 
-def _read(path: str, data: bytes) -> DocumentContent | None:
-    document = as_mapping(parse_json_document(data))
-    labels, samples = document.get("labels"), document.get("samples")
-    if isinstance(labels, dict) and "classes" in document:
-        return _read_labels(document["classes"], labels)
-    if isinstance(samples, list) and any("filepath" in as_mapping(one) for one in samples):
-        return _read_samples(samples)
-    return None
+@dataclass(frozen=True, kw_only=True)
+class _Object:
+    """A written object.
+
+    Args:
+        written: its entry; that of keypoints for an object of these alone.
+        size: height and width of its picture as written.
+        export: files of the export, which may hold its mask.
+        points: its keypoints; None without any.
+        names: names of the keypoints of all objects.
+    """
+
+    written: Any
+    size: tuple[Any, Any]
+    export: FiftyOneExport
+    points: list[Point] | None = None
+    names: PointNames = _NO_NAMES
+
+
+def _read_with(files: SourceFiles, options: LayoutOptions) -> Read:
+    """Return the function that reads one file of a source."""
+
+    def read(path: str, data: bytes) -> DocumentContent | None:
+        document = as_mapping(parse_json_document(data))
+        labels, samples = document.get("labels"), document.get("samples")
+        if isinstance(labels, dict) and "classes" in document:
+            return _read_labels(document["classes"], labels, FiftyOneExport.of(files, path))
+        if isinstance(samples, list) and any("filepath" in as_mapping(one) for one in samples):
+            found = [as_mapping(one) for one in samples]
+            export = FiftyOneExport.of(files, path)
+            if options.wants_label_images:
+                return _read_segmentations(found, export, path)
+            return _read_samples(found, export, options)
+        return None
+
+    return read
 
 
 # labels.json: classes, and the labels of each picture by its name without an extension --------------------
 
 
-def _read_labels(classes: Any, labels: Mapping[str, Any]) -> DocumentContent:
+def _read_labels(classes: Any, labels: Mapping[str, Any], export: FiftyOneExport) -> DocumentContent:
     names = [str(name) for name in classes] if isinstance(classes, list) else []
-    pictures = [_labelled_picture(key, target, names) for key, target in labels.items()]
+    pictures = [_labelled_picture(key, target, names, export) for key, target in labels.items()]
     return DocumentContent(pictures=pictures, classes=names)
 
 
-def _labelled_picture(key: str, target: Any, names: Sequence[str]) -> FilePicture:
+def _labelled_picture(key: str, target: Any, names: Sequence[str], export: FiftyOneExport) -> FilePicture:
     is_name = is_image_name(key)
     picture = FilePicture(name=key if is_name else "", stem="" if is_name else key, folders=("data",))
     # FiftyOne writes null for a sample without labels, and [] for one without objects.
@@ -72,7 +110,9 @@ def _labelled_picture(key: str, target: Any, names: Sequence[str]) -> FilePictur
         return replace(picture, name=key, stem=key, fault=SourceError(*_NO_LABEL, f"{key} is null"))
     entries = target if isinstance(target, list) else [target]
     named = [_with_name(one, names) for one in entries]
-    objects = [(one, (None, None)) for one in named if "bounding_box" in one]
+    objects = [
+        _Object(written=one, size=(None, None), export=export) for one in named if "bounding_box" in one
+    ]
     classes = [str(one["label"]) for one in named if "bounding_box" not in one]
     return replace(picture, objects=objects, classes=classes)
 
@@ -91,10 +131,73 @@ def _with_name(entry: Any, names: Sequence[str]) -> dict[str, Any]:
 # samples.json: the fields of each sample ------------------------------------------------------------------
 
 
-def _read_samples(samples: Sequence[Any]) -> DocumentContent:
+def _read_samples(
+    samples: Sequence[Mapping[str, Any]], export: FiftyOneExport, options: LayoutOptions
+) -> DocumentContent:
     fields = _Fields(samples)
-    pictures = [_picture_of(as_mapping(sample), place, fields) for place, sample in enumerate(samples)]
+    points = PointField()
+    if "keypoints" in options.keep:
+        own = fields.objects[:1]
+        objects = {
+            place: _entries(as_mapping(sample.get(name)))
+            for place, sample in enumerate(samples)
+            for name in own
+        }
+        points = PointField.of(samples, objects, export)
+        fields.unread.pop(points.name, None)
+    pictures = [_picture_of(sample, place, fields, points, export) for place, sample in enumerate(samples)]
     return DocumentContent(pictures=pictures)
+
+
+def _read_segmentations(
+    samples: Sequence[Mapping[str, Any]], export: FiftyOneExport, path: str
+) -> DocumentContent:
+    """Return the pictures with their label images; raise SourceError if several fields hold some."""
+    fields = {
+        name: None
+        for sample in samples
+        for name, value in sample.items()
+        if as_mapping(value).get("_cls") == _SEGMENTATION
+    }
+    if len(fields) > 1:
+        raise _several_fields("segmentations", [*fields])
+    field = next(iter(fields), "")
+    rows = list(label_rows(export, field, path))
+    names = {row.value: row.name for row in rows if row.color is None}
+    pictures = [
+        _segmented_picture(sample, f"sample {place}", as_mapping(sample.get(field)), names)
+        for place, sample in enumerate(samples)
+    ]
+    if any(one.label_image for one in pictures) and any(one.label_runs is not None for one in pictures):
+        detail = (
+            f"some of {field} are files and others are in {path}; write all of them to files by "
+            "fiftyone.utils.labels.export_segmentations"
+        )
+        raise SourceError("annotation", "segmentations have two forms", detail)
+    return DocumentContent(pictures=pictures, label_rows=rows)
+
+
+def _segmented_picture(
+    sample: Mapping[str, Any], what: str, label: Mapping[str, Any], names: Mapping[int, str]
+) -> FilePicture:
+    picture = _bare_picture(sample, what)
+    path = label.get("mask_path")
+    if label.get("mask") is None:
+        return replace(picture, label_image=path if isinstance(path, str) else "")
+    try:
+        runs, size = runs_of_segmentation(label["mask"], picture.size, names, picture.name or what)
+    except SourceError as error:
+        return replace(picture, fault=picture.fault or error)
+    return replace(picture, label_runs=runs, size=size)
+
+
+def _several_fields(what: str, names: Sequence[str]) -> SourceError:
+    listed = ", ".join(names)
+    detail = (
+        f"{listed}; export one of them: dataset.select_fields({names[0]!r}).export(..., "
+        "dataset_type=fiftyone.types.FiftyOneDataset)"
+    )
+    return SourceError("annotation", f"several fields hold {what}", detail)
 
 
 class _Fields:
@@ -128,12 +231,7 @@ class _Fields:
     def the_objects(self) -> str | None:
         """Return the field of objects; raise SourceError if there are several, of which one is to be chosen."""
         if len(self.objects) > 1:
-            listed = ", ".join(self.objects)
-            detail = (
-                f"{listed}; export one of them: dataset.select_fields({self.objects[0]!r}).export(..., "
-                "dataset_type=fiftyone.types.FiftyOneDataset)"
-            )
-            raise SourceError("annotation", "several fields hold objects", detail)
+            raise _several_fields("objects", self.objects)
         return self.objects[0] if self.objects else None
 
     def notes(self) -> tuple[str, ...]:
@@ -157,21 +255,45 @@ def _entries(value: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     return [as_mapping(one) for one in listed] if isinstance(listed, list) else []
 
 
-def _picture_of(sample: Mapping[str, Any], place: int, fields: _Fields) -> FilePicture:
+def _picture_of(
+    sample: Mapping[str, Any], place: int, fields: _Fields, points: PointField, export: FiftyOneExport
+) -> FilePicture:
+    picture = _bare_picture(sample, f"sample {place}")
+    written, fault = _objects_of(sample, picture.name or f"sample {place}", fields, points)
+    own: Sequence[list[Point] | None] = [None] * len(written)
+    try:
+        if points.name and fields.objects:
+            own = points.of_objects(sample, written)
+        elif points.name:
+            own = [points_of_label(one) for one in written]
+    except SourceError as error:
+        fault = fault or error
+    objects = [
+        _Object(written=one, size=picture.size, export=export, points=pose, names=points.names)
+        for one, pose in zip(written, own, strict=True)
+    ]
+    notes = (*fields.notes(), *((BY_ORDER,) if points.is_ordered else ()))
+    return replace(
+        picture,
+        companions=mask_files(sample, export),
+        objects=objects,
+        classes=_classes_of(sample, fields),
+        fault=picture.fault or fault,
+        notes=notes,
+    )
+
+
+def _bare_picture(sample: Mapping[str, Any], what: str) -> FilePicture:
+    """Return the picture of a sample without its labels."""
     name = str(sample.get("filepath") or "")
     metadata = as_mapping(sample.get("metadata"))
-    size = (metadata.get("height"), metadata.get("width"))
-    written, fault = _objects_of(sample, name or f"sample {place}", fields)
     # FiftyOne's importers and exporters keep splits as tags.
     tags = [tag for tag in _texts(sample.get("tags")) if is_split_name(tag)]
     return FilePicture(
         name=name,
-        size=size,
+        size=(metadata.get("height"), metadata.get("width")),
         split=tags[0] if len(tags) == 1 else "",
-        objects=[(one, size) for one in written],
-        classes=_classes_of(sample, fields),
-        fault=fault if name else SourceError("annotation", "sample has no filepath", f"sample {place}"),
-        notes=fields.notes(),
+        fault=None if name else SourceError("annotation", "sample has no filepath", what),
         attributes={
             key: value for key, value in sample.items() if not key.startswith("_") and key != "filepath"
         },
@@ -179,7 +301,7 @@ def _picture_of(sample: Mapping[str, Any], place: int, fields: _Fields) -> FileP
 
 
 def _objects_of(
-    sample: Mapping[str, Any], what: str, fields: _Fields
+    sample: Mapping[str, Any], what: str, fields: _Fields, points: PointField
 ) -> tuple[list[Mapping[str, Any]], SourceError | None]:
     """Return the objects of a sample, and the fault that makes it unusable."""
     try:
@@ -187,7 +309,7 @@ def _objects_of(
     except SourceError as error:
         return [], error
     if field is None:
-        return [], None
+        return keypoints_of_sample(sample, points.name) if points.name else [], None
     # FiftyOne has null where nobody has labeled a sample.
     if sample.get(field) is None:
         return [], SourceError(*_NO_LABEL, f"{what}: {field} is null")
@@ -212,13 +334,21 @@ def _texts(values: Any) -> Iterator[str]:
 
 
 def _box_of(entry: _Object, what: str, options: LayoutOptions) -> Box:
-    written, size = as_mapping(entry[0]), entry[1]
+    written = as_mapping(entry.written)
     label = class_of(written.get("label"), what)
     what = f"{what} {label!r}"
-    flags = {
+    flags: dict[str, Any] = {
         "is_crowd": _is_set(written, "iscrowd") or _is_set(written, "is_crowd"),
         **{name: _is_set(written, name) for name in ("occluded", "truncated", "difficult")},
     }
+    if "keypoints" in options.keep:
+        flags["keypoints"] = named_points(label, entry.points or [], entry.names, what)
+        # Keypoints of a picture without a field of objects: the box is around the labeled ones.
+        if entry.points is not None and "bounding_box" not in written:
+            around = sides_of_points(flags["keypoints"])
+            if around is None:
+                raise no_box("Keypoint without a labeled point", what)
+            return rectangle_of(label, around, what, options, **flags)
     if written.get("points") is not None:
         return _box_of_polyline(label, written, what, options, flags)
     numbers = written.get("bounding_box")
@@ -228,7 +358,7 @@ def _box_of(entry: _Object, what: str, options: LayoutOptions) -> Box:
     sides = numbers_of(numbers, what)
     if not options.masks:
         return rectangle_of(label, sides, what, options, form="corner-size", **flags)
-    mask = _mask_of(written, sides, size, what)
+    mask = mask_of_object(written, sides, entry.size, entry.export, what)
     return rectangle_of(label, sides, what, options, form="corner-size", mask=mask, **flags)
 
 
@@ -252,63 +382,15 @@ def _box_of_polyline(
     )
 
 
-def _mask_of(
-    written: Mapping[str, Any], sides: Sequence[float], size: tuple[Any, Any], what: str
-) -> dict[str, Any]:
-    """Return the mask of an object as run lengths of the picture; raise SourceError if there is none."""
-    import numpy as np
-
-    from halofeed.prep.voxels.masks import encode_run_lengths
-
-    pixels = _unpacked(written.get("mask"), what)
-    picture = declared_size(*size)
-    if picture is None:
-        detail = (
-            f"{what}: call dataset.compute_metadata() before the export, which writes the size of pictures"
-        )
-        raise SourceError("annotation", "size of the picture is missing", detail)
-    drawn = np.zeros(picture, np.uint8)
-    (top, height), (left, width) = (
-        (round(sides[axis] * length), max(1, round(sides[axis + 2] * length)))
-        for axis, length in ((1, picture[0]), (0, picture[1]))
-    )
-    # The mask covers the box; by rounding it may have a row or a column more or less.
-    if abs(pixels.shape[0] - height) <= 1 and abs(pixels.shape[1] - width) <= 1:
-        height, width = pixels.shape
-    rows = np.arange(max(0, top), min(picture[0], top + height))
-    columns = np.arange(max(0, left), min(picture[1], left + width))
-    source = (rows - top) * pixels.shape[0] // height, (columns - left) * pixels.shape[1] // width
-    drawn[np.ix_(rows, columns)] = pixels[np.ix_(*source)]
-    return encode_run_lengths(drawn)
-
-
-def _unpacked(mask: Any, what: str) -> Any:
-    """Return a mask, uint8 [row, column], 0 or 1, which FiftyOne packs as a NumPy file in zlib and base64."""
-    import numpy as np
-
-    if isinstance(mask, dict):
-        mask = as_mapping(mask.get("$binary")).get("base64")
-    if not isinstance(mask, str):
-        raise SourceError("annotation", "object has no segmentation", what)
-    try:
-        unpacker = zlib.decompressobj()
-        content = unpacker.decompress(base64.b64decode(mask, validate=True), _MAX_MASK_BYTES)
-        pixels = np.load(io.BytesIO(content), allow_pickle=False)
-    except (ValueError, EOFError, zlib.error) as error:
-        raise SourceError("annotation", "mask is no packed array", f"{what}: {error}") from error
-    if pixels.ndim != 2 or not pixels.size:
-        raise SourceError("annotation", "mask is no packed array", f"{what}: shape {pixels.shape}")
-    return (pixels != 0).astype(np.uint8)
-
-
 FIFTYONE = DocumentFormat(
     layout="fiftyone",
-    summary="FiftyOne: labels.json with data/, or samples.json of an export; boxes, polylines, masks, classes",
+    summary="FiftyOne: labels.json with data/, or samples.json of an export; objects, points, classes, label images",
     extensions=(".json",),
     expected="FiftyOne's labels.json with classes and labels, or samples.json with samples, beside the folder data",
-    read=_read,
+    read_with=_read_with,
     box_of=_box_of,
     is_normalized=True,
     has_classes=True,
-    keeps=("occluded", "corners"),
+    has_label_images=True,
+    keeps=("occluded", "corners", "keypoints"),
 )

@@ -141,7 +141,6 @@ def _list_references(
     tables = _read_tables(form, annotations, images, annotation_file, options)
     with_boxes = _has_boxes(tables, options.wants_boxes)
     _check_tables(tables, options, with_boxes=with_boxes)
-    one_file = annotation_file is not None
     index = ImageIndex(images, annotations.root, options.takes)
     rows = _by_source(tables, index, options)
     # A box has one class, so only classes of pictures may be joined in a cell.
@@ -150,24 +149,34 @@ def _list_references(
     # All images are missing: a wrong folder, which one message tells better than a problem of each row.
     if not rows.has_image():
         index.check_any_image(tables[0].file)
-    others = []
-    # Counts and sums of hashes tell it without a list of all paths, which large tables would need.
-    if not index.all_images_are_named(rows.named, only_used_folders=one_file):
-        others = sort_examples(list(index.without_annotation(rows.splits, only_used_folders=one_file)))
+    others = _without_row(index, rows, only_used_folders=annotation_file is not None)
     # Units and grids of boxes are resolved from all rows of a table, so its examples are in memory.
     if with_boxes:
         resolved = _resolve_tables(rows.images(), images, options)
         yield from sort_examples(note_similar_classes([*resolved, *others]))
         return _classes_of_column(annotations, tables, options)
-    similar = similar_class_notes(name for cell in rows.classes for name in _classes(cell, options))
-    if similar:  # `classes` includes those of rejected images
-        similar = similar_class_notes(
-            label for one in _classified(rows, options) for label in classes_in(one)
-        )
+    similar = _similar_classes(rows, options)
     yield from add_class_notes(heapq.merge(_classified(rows, options), others, key=sort_key), similar)
     # A column for each class: the columns give the order of the classes, and a class may be 0 in all rows.
     named = tuple(dict.fromkeys(name for table in tables for name in table.classes))
     return (lambda: dict(enumerate(named))) if named else _classes_of_column(annotations, tables, options)
+
+
+def _without_row(index: ImageIndex, rows: _SortedRows, *, only_used_folders: bool) -> list[SourceExample]:
+    """Return an example for each image that no row names, sorted."""
+    # Counts and sums of hashes tell it without a list of all paths, which large tables would need.
+    if index.all_images_are_named(rows.named, only_used_folders=only_used_folders):
+        return []
+    return sort_examples(list(index.without_annotation(rows.splits, only_used_folders=only_used_folders)))
+
+
+def _similar_classes(rows: _SortedRows, options: LayoutOptions) -> dict[str, str]:
+    """Return the notes on classes that differ only in spelling."""
+    similar = similar_class_notes(name for cell in rows.classes for name in _classes(cell, options))
+    # `classes` includes those of rejected images.
+    if similar:
+        return similar_class_notes(label for one in _classified(rows, options) for label in classes_in(one))
+    return similar
 
 
 def _classes_of_column(

@@ -15,7 +15,7 @@ from halofeed.prep.annotations.contract import (
 )
 from halofeed.prep.annotations.object_folders import FolderedMasks, find_masks
 from halofeed.prep.annotations.pairing import NEITHER
-from halofeed.prep.annotations.resolve_boxes import resolve_boxes
+from halofeed.prep.annotations.resolve_boxes import possible_sizes, resolve_boxes, resolve_grid
 from halofeed.prep.annotations.written_boxes import make_box
 from halofeed.prep.layouts import pairs
 from halofeed.prep.sources.example import Box, SourceExample
@@ -23,7 +23,7 @@ from halofeed.prep.sources.files import SourceFiles
 from halofeed.system.errors import AnnotationsError, SourceError
 
 _THREADS = 8
-"""Pictures whose masks are read at once."""
+"""Label images that are read at once."""
 _CLASS = "object"
 """Class of all objects, since their masks name none."""
 _NO_MASKS = ("selection", "image has no annotation", "no mask lies beside it")
@@ -44,8 +44,11 @@ def list_references(
     refuse_annotation_file(annotation_file, "masks of objects need no annotation file; name the folder")
     has_patterns = bool(options.image_pattern or options.label_pattern)
     found = find_masks(() if has_patterns else filter(options.takes, images.sizes()))
-    listed = _by_folders(found) if found.masks else _by_label_images(annotations, images, options)
-    reader = _Reader(images=images, options=options, is_numbered=not found.masks)
+    if found.masks:
+        yield from sort_examples(resolve_grid(_by_folders(found, images, options), images, options))
+        return
+    listed = _by_label_images(annotations, images, options)
+    reader = _Reader(images=images, options=options)
     with ThreadPoolExecutor(_THREADS) as threads:
         read = list(threads.map(reader.with_objects, listed))
     yield from sort_examples(resolve_boxes(read, images, replace(options, box_units="pixels"), images.root))
@@ -65,76 +68,63 @@ def _by_label_images(
         ) from error
 
 
-def _by_folders(found: FolderedMasks) -> list[SourceExample]:
-    """Return the pictures with the files of their objects."""
+def _by_folders(found: FolderedMasks, images: SourceFiles, options: LayoutOptions) -> list[SourceExample]:
+    """Return the pictures with the files of their objects, which the workers read together with the picture.
+
+    Only the header of the first mask of each picture is read, because its size may prove the grid of the annotations.
+    Reading the 29,000 masks of DSB 2018 here took 55 s, and a dry run lists twice.
+    """
     paths = [*found.pictures]
+    firsts = {path: found.masks[path][0] for path in paths if path in found.masks}
+    sizes = dict(zip(firsts, possible_sizes([*firsts.values()], images), strict=True))
+    label = options.one_class or _CLASS
     listed = []
     for path, split in zip(paths, splits_by_folders(paths), strict=True):
-        masks = found.masks.get(path, ())
-        first, more = next(iter(masks), None), tuple(masks[1:])
-        example = SourceExample(source=path, key=path, split=split, mask=first, more_masks=more)
-        listed.append(example if first else replace(example, problem=_NO_MASKS))
+        example = SourceExample(source=path, key=path, split=split)
+        if path not in firsts:
+            listed.append(replace(example, problem=_NO_MASKS))
+            continue
+        boxes = tuple(
+            Box(ymin=0, xmin=0, ymax=0, xmax=0, label=label, drawing=mask) for mask in found.masks[path]
+        )
+        size = next(iter(sizes[path]), None)
+        listed.append(replace(example, boxes=boxes, declared_size=size))
     return [*listed, *(rejected_example(path, NEITHER) for path in found.others)]
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Reader:
-    """Reader of the masks of pictures.
-
-    Args:
-        is_numbered: whether each value of a mask is an object, and not all of its pixels together.
-    """
+    """Reader of label images whose values number the objects of a picture."""
 
     images: SourceFiles
     options: LayoutOptions
-    is_numbered: bool
 
     def with_objects(self, example: SourceExample) -> SourceExample:
-        """Return the example with the objects of its masks in place of these."""
-        plain = replace(example, mask=None, more_masks=())
+        """Return the example with the objects of its label image in place of this."""
+        plain = replace(example, mask=None)
         if example.problem is not None:
             return plain
-        if not example.masks:
+        if example.mask is None:
             return replace(plain, problem=_NO_MASKS)
-        boxes: list[Box] = []
-        bad: list[tuple[str, str]] = []
-        sizes: list[tuple[int, int]] = []
-        for path in example.masks:
-            try:
-                size, found = self._read(path)
-                # Masks of other sizes are those of another picture, or of a scaled copy.
-                if sizes and size != sizes[0]:
-                    detail = f"{path}: {size[1]} x {size[0]}, and others of {sizes[0][1]} x {sizes[0][0]}"
-                    raise SourceError("annotation", "masks have several sizes", detail)
-            except SourceError as error:
-                if self.options.on_bad_object == "reject":
-                    return replace(plain, problem=error.args)
-                bad.append((error.reason, error.detail))
-            else:
-                sizes.append(size)
-                boxes += found
-        size_of_all = sizes[0] if sizes else None
-        return replace(plain, boxes=tuple(boxes), bad_objects=tuple(bad), declared_size=size_of_all)
+        try:
+            size, boxes = self._read(example.mask)
+        except SourceError as error:
+            if self.options.on_bad_object == "reject":
+                return replace(plain, problem=error.args)
+            return replace(plain, boxes=(), bad_objects=((error.reason, error.detail),))
+        return replace(plain, boxes=tuple(boxes), declared_size=size)
 
     def _read(self, path: str) -> tuple[tuple[int, int], Sequence[Box]]:
-        """Return the height and width of a mask, and its objects; raise SourceError if it is unusable."""
-        from halofeed.prep.annotations.drawn_objects import drawn_objects, object_of_pixels, read_drawing
+        """Return the height and width of a label image, and its objects; raise SourceError if it is unusable."""
+        from halofeed.prep.annotations.drawn_objects import drawn_objects, read_drawing
 
         try:
             values = read_drawing(self.images, path)
         except SourceError as error:
             raise error.at(path) from error
-        if self.is_numbered:
-            found = list(drawn_objects(values))
-        elif values.any():
-            found = [object_of_pixels(values != 0)]
-        else:
-            raise SourceError("annotation", "mask is empty", f"{path}: no pixel is set; delete it")
         label = self.options.one_class or _CLASS
         boxes = [
-            make_box(
-                label, one.box, path, area=float(one.area), mask=one.mask if self.options.masks else None
-            )
-            for one in found
+            make_box(label, one.box, path, area=float(one.area), mask=one.mask)
+            for one in drawn_objects(values, has_masks=self.options.masks)
         ]
         return (values.shape[0], values.shape[1]), boxes

@@ -420,7 +420,7 @@ def _class_masks_by_convention(images: SourceFiles, takes: Callable[[str], bool]
         scan, _, last = folder.rpartition("/")
         # The file's name is the class, in TotalSegmentator's data as in others.
         if last.lower() in _MASK_FOLDERS:
-            result.add_label((scan,), path, stem_of(path))
+            result.add_label((scan,), path, {"class": stem_of(path)})
         else:
             others.append((folder, path))
     scans = {scan for (scan,), _ in result.labels}

@@ -1,4 +1,6 @@
-"""Reader of tables of boxes in scans, one box per row, in voxels or in millimeters: volumes in files or DICOM series.
+"""Reader of tables of boxes in scans, in voxels or in millimeters: volumes in files or DICOM series.
+
+A row has one box; a row of JSONL may also have a list of objects with their boxes.
 
 A row names a scan by its path, its file name, or its file name without extension, and has a box: two corners, a corner
 or a center with sizes, or a center with a diameter or radius (a sphere). Columns class, split and group are optional. A
@@ -21,6 +23,7 @@ from halofeed.prep.annotations.scan_box_columns import (
     BoxForm,
     describe_columns,
     find_box_form,
+    listed_boxes_form,
     read_scan_columns,
 )
 from halofeed.prep.annotations.scan_box_rows import AUTO, WrittenBox, is_blank, measure_unit, read_box
@@ -36,6 +39,7 @@ from halofeed.prep.sources.files import SourceFiles
 from halofeed.system.errors import AnnotationsError, Problem, SourceError
 from halofeed.system.wording import plural
 
+_JSON_LINES = (".jsonl", ".ndjson")
 _MEASURED_SCANS = 16
 """Scans whose headers are read to measure the unit."""
 _CHANNEL = "_0000"
@@ -123,7 +127,6 @@ def _read_table(
     annotations: SourceFiles, images: SourceFiles, annotation_file: str | None, options: LayoutOptions
 ) -> Table:
     """Return the table with boxes of scans; raise AnnotationsError if there is none, or there are several."""
-    names = table_files(annotations, annotation_file, "csv")
     rule = ColumnRules(
         required=("scan",),
         text=("scan", "class", "split", "group"),
@@ -131,11 +134,12 @@ def _read_table(
         spellings=SCAN_SPELLINGS,
         read=read_scan_columns,
         options=options,
+        form=listed_boxes_form,
     )
     tables, faults = [], []
-    for name in names:
+    for name, form in _table_files(annotations, annotation_file):
         try:
-            tables += read_tables("csv", annotations, name, rule, images)
+            tables += read_tables(form, annotations, name, rule, images)
         # Other tables may describe the patients.
         except AnnotationsError as error:
             faults.append(error)
@@ -152,6 +156,20 @@ def _read_table(
             f"{annotations.root}: {listed} have boxes of scans; name one of them with --source"
         )
     return found[0]
+
+
+def _table_files(annotations: SourceFiles, annotation_file: str | None) -> list[tuple[str, str]]:
+    """Return (file, form) of each table that may have boxes of scans; raise AnnotationsError if there is none."""
+    if annotation_file is not None:
+        is_json = annotation_file.lower().endswith(_JSON_LINES)
+        return [(annotation_file, "jsonl" if is_json else "csv")]
+    found = []
+    if any(path.lower().endswith(_JSON_LINES) for path in annotations.sizes()):
+        found += [(name, "jsonl") for name in table_files(annotations, None, "jsonl")]
+    # Without any table, the message expects the usual one.
+    if not found or any(path.lower().endswith((".csv", ".tsv")) for path in annotations.sizes()):
+        found += [(name, "csv") for name in table_files(annotations, None, "csv")]
+    return found
 
 
 class _ScanIndex:

@@ -18,6 +18,7 @@ from halofeed.prep.annotations.contract import (
     sort_examples,
     split_in_file_name,
 )
+from halofeed.prep.annotations.pairing import MERGE_ADVICE
 from halofeed.prep.annotations.resolve_boxes import resolve_grid
 from halofeed.prep.annotations.stated_columns import parse_columns
 from halofeed.prep.annotations.table_files import is_container
@@ -69,8 +70,8 @@ def list_references(
 
     A label is a volume, a mask PNG, a DICOM SEG or RTSTRUCT, a folder that contains only such a file, or a folder of
     label slices: DICOM images, or a picture for each slice of a DICOM series. Several labels, separated by `;`, are
-    merged. An empty cell means an image for prediction only. Without a split column, the table's name contains the
-    split.
+    merged, and so are those of several rows of an image with --several-masks. An empty cell means an image for
+    prediction only. Without a split column, the table's name contains the split.
 
     Raises:
         AnnotationsError: columns are missing or the file is not a table.
@@ -97,7 +98,7 @@ def list_references(
         split, notes = split_in_file_name(table.file) or "train", table.notes(options.group_column)
         listed += [(row, replace(reader.example(row, split), notes=notes)) for row in rows]
     _check_label_column(listed, tables[0].header, (form, annotations, images, annotation_file), options)
-    examples = resolve_grid(_refuse_repeated(listed), images, options)
+    examples = resolve_grid(_with_rows_joined(listed, options.several_masks), images, options)
     used = {path for example in examples for path in example.paths}
     used |= data_files(images, used)
     named = _named_paths(listed, images.root)
@@ -371,19 +372,42 @@ def _label_files(cell: str, index: FolderIndex) -> list[str]:
     return [cell] if is_one and not is_list else _split_cell(cell)
 
 
-def _refuse_repeated(listed: Sequence[tuple[TableRow, SourceExample]]) -> list[SourceExample]:
-    """Return the examples, with one problem in place of all rows of an image that occurs several times."""
+def _with_rows_joined(
+    listed: Sequence[tuple[TableRow, SourceExample]], several_masks: str
+) -> list[SourceExample]:
+    """Return an example for each image; that of an image in several rows has all their labels, or a problem.
+
+    Args:
+        several_masks: handling of several labels of one image, see `LayoutOptions`.
+    """
     by_source = grouped((example.source, (row, example)) for row, example in listed)
     result = []
     for same in by_source.values():
         example = same[0][1]
         # Rows may have different labels, or put one image into two splits.
         if len(same) > 1:
+            examples = [one for _, one in same]
+            joined = _joined(examples)
+            if joined is not None and several_masks != "refuse":
+                result.append(joined)
+                continue
             places = ", ".join(row.place for row, _ in same[:3])
-            problem = ("annotation", "image is in several rows", places)
+            fix = "" if joined is None else f"; {MERGE_ADVICE}"
+            problem = ("annotation", "image is in several rows", f"{places}{fix}")
             example = replace(example, mask=None, more_masks=(), problem=problem)
         result.append(example)
     return result
+
+
+def _joined(examples: Sequence[SourceExample]) -> SourceExample | None:
+    """Return the example of the rows of one image, with the labels of all; None if they differ in more than these."""
+    masks = [path for one in examples for path in one.masks]
+    alike = {(one.key, one.split, one.group, one.channels, one.problem) for one in examples}
+    # Merging a mask with itself would hide that the other one is missing.
+    if len({*masks}) < max(len(masks), len(examples)) or len(alike) > 1 or examples[0].problem:
+        return None
+    members = dict.fromkeys(member for one in examples for member in one.mask_members)
+    return replace(examples[0], mask=masks[0], more_masks=tuple(masks[1:]), mask_members=tuple(members))
 
 
 def _named_paths(listed: Iterable[tuple[TableRow, SourceExample]], root: str) -> set[str]:

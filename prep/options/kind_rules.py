@@ -16,7 +16,7 @@ from halofeed.prep.options.tiles import cuts_pictures, tile_overlap_of
 from halofeed.prep.options.volumes import INTERPOLATIONS, default_dtype
 from halofeed.prep.sources.dicom_names import PictureNames
 from halofeed.prep.sources.example import FileSelection, with_data_files
-from halofeed.prep.sources.file_names import is_scan_name, is_still_name
+from halofeed.prep.sources.file_names import is_dicom_name, is_scan_name, is_still_name
 from halofeed.prep.sources.files import SourceFiles
 from halofeed.prep.voxels.intensity import STORES, IntensityPlan
 from halofeed.schemas.encodings import ENCODINGS
@@ -284,7 +284,7 @@ def _select_pictures(recipe: RecipeOptions, files: SourceFiles) -> FileSelection
     slides = SlideIndex(files)
 
     def is_slide(path: str) -> bool:
-        return path.lower().endswith(".dcm") and path in slides
+        return is_dicom_name(path) and path in slides
 
     return FileSelection(
         files=files,
@@ -367,8 +367,8 @@ def _volume_problems(recipe: RecipeOptions) -> Iterator[str]:
     yield from problems_of(
         (recipe.channels < 1, f"--channels {recipe.channels}: expected 1 or more"),
         (
-            len(recipe.pad_value) > 1,
-            f"--pad-value: expected one value for volumes, got {len(recipe.pad_value)}",
+            len(recipe.pad_value) not in (0, 1, recipe.channels),
+            f"--pad-value: expected 1 or {plural(recipe.channels, 'value')}, got {len(recipe.pad_value)}",
         ),
     )
     shape = _volume_shape(recipe)
@@ -397,7 +397,7 @@ def _volume_padding(recipe: RecipeOptions) -> tuple[float, ...]:
     if not recipe.pad_value or recipe.scales_each_scan():
         return (0,) * recipe.channels
     plan = IntensityPlan(store=recipe.dtype, window=recipe.fixed_window(), standard=recipe.fixed_standard())
-    return (plan.stored(float(recipe.pad_value[0])),) * recipe.channels
+    return tuple(plan.stored(float(value)) for value in recipe.padding())
 
 
 def _volume_refuses(recipe: RecipeOptions, volume: str, picture: str) -> str:

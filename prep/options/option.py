@@ -110,7 +110,8 @@ def copy_options(kind: type[T], options: Any, **others: Any) -> T:
 def flag(name: str) -> str:
     """Return the command line's spelling of an option.
 
-    >>> flag("max_boxes")
-    '--max-boxes'
+    >>> flag("max_boxes"), flag("from_")
+    ('--max-boxes', '--from')
     """
-    return "--" + name.replace("_", "-")
+    # Python has `from` for itself, so that the field has one more sign.
+    return "--" + name.rstrip("_").replace("_", "-")

@@ -45,6 +45,7 @@ class GivenRecipe:
         labels: classes of the data set if the file is its manifest, else None.
         label_map: file of class names that the options are for, or None.
         mapped: lines for people about fields that were translated.
+        option: the option that names the file.
     """
 
     document: Mapping[str, Any]
@@ -53,6 +54,7 @@ class GivenRecipe:
     labels: Mapping[int, str] | None = None
     label_map: str | None = None
     mapped: tuple[str, ...] = ()
+    option: str = "--recipe"
 
     def changed(self, given: Mapping[str, Any]) -> Recipe:
         """Return the recipe with the options of the command line in place of its own, and of what excludes them.
@@ -76,7 +78,7 @@ class GivenRecipe:
         beside = f" with {', '.join(map(flag, given))}" if given else ""
         return Recipe.from_json(
             {**kept, **given},
-            where=f"--recipe {self.where}".rstrip() + beside,
+            where=f"{self.option} {self.where}".rstrip() + beside,
             path=lambda name: f"{self.below}{name}",
         )
 
@@ -97,7 +99,7 @@ class GivenRecipe:
             if not own:
                 raise
             has = ", ".join(f"{flag(name)} {value}" for name, value in own.items())
-            raise UsageError(f"{error}\n--recipe {self.where}".rstrip() + f" has {has}") from error
+            raise UsageError(f"{error}\n{self.option} {self.where}".rstrip() + f" has {has}") from error
 
 
 def read_recipe(file: str | os.PathLike[str] | Mapping[str, Any]) -> GivenRecipe:

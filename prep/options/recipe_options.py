@@ -271,7 +271,7 @@ class RecipeOptions(ClipOptions, VolumeOptions, TileOptions):
     pad_value: tuple[int, ...] = option(
         (),
         "value of padding, one value or one per channel, e.g. 124,116,104 (default: 0); volumes: in HU (default: the "
-        "scan's smallest value)",
+        "smallest value of each channel)",
         group=SHAPE,
         needs=Need(
             "--resize keep-aspect --pad, --fit tiles, or --depth",

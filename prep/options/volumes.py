@@ -169,7 +169,8 @@ class VolumeOptions:
         "refuse: a further channel on another grid than the first (PET and CT, ADC and T2) is refused; resample: it is "
         "brought onto the first one's grid by linear interpolation (few whole numbers in areas, as labels: nearest "
         "voxel), and voxels that it does not cover get its background; resample:NAME takes the grid of another "
-        "channel: the part of its file's name that others lack, e.g. resample:CT, or its number from 0",
+        "channel: its name in dataset.json, the part of its file's name that others lack, e.g. resample:CT, or its "
+        "number from 0",
         omitted=True,
     )
     mask_grid_tolerance: float = option(
@@ -196,10 +197,11 @@ class VolumeOptions:
     several_masks: str = option(
         "refuse",
         "several label files (SEGs, RTSTRUCTs) of one image are refused, or merged in order of name, as those of a "
-        "table are; volumes: readings of the same structures become one label: majority takes the class of most files, "
-        "staple weighs files by their agreement (STAPLE); a tie is background",
+        "table are; volumes: readings of the same structures become one label: majority takes the class of most "
+        "readings, staple weighs them by their agreement (STAPLE); a tie is background. A reading is a file, or all "
+        "files of one {reader} of --label-pattern",
         choices=("refuse", "merge", *RULES),
-        needs=of_layouts("pairs", "dicom", "csv", "jsonl"),
+        needs=of_layouts("pairs", "class-masks", "dicom", "csv", "jsonl"),
     )
     scan_box_units: str = option(
         "auto",
@@ -330,7 +332,8 @@ class VolumeOptions:
         None,
         "pairs, dicom: path of the labels, e.g. labels/{id}.nii.gz; class-masks, dicom: e.g. {class}/{id}.nii.gz; "
         "dicom: also folders of DICOM images whose values are classes, or pictures, one for each slice; bids: the "
-        "labels to take where there are several, e.g. derivatives/manual/**/{id}_dseg.nii.gz",
+        "labels to take where there are several, e.g. derivatives/manual/**/{id}_dseg.nii.gz; {reader} is who drew "
+        "a label, see --several-masks",
         group=SOURCE,
         needs=_PATTERNS,
     )
@@ -354,7 +357,7 @@ class VolumeOptions:
         (),
         "the classes to keep, by name (label images: or value), in the order of their ids (a --label-map gives other "
         "ids); objects, pictures, pixels and voxels of all others are left out. A name may be a pattern, e.g. 'GTV*', "
-        "which keeps each class that fits, or a code of a SEG or RTSTRUCT, e.g. SCT:10200004",
+        "which keeps each class that fits, or a code of a SEG, RTSTRUCT or .seg.nrrd, e.g. SCT:10200004",
         brief="the classes to keep, by name or value",
         group=SOURCE,
         needs=(),

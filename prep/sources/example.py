@@ -64,6 +64,8 @@ class Box:
         zmin, zmax: the same along the third axis of a volume; None for an object of a picture.
         space: for a volume, what the coordinates are, see `halofeed.prep.geometry.volume_boxes.SPACES`.
         instance: value of the object's voxels in `SourceExample.mask`, which then gives its box; None without one.
+        drawing: picture whose pixels other than 0 are the object. Its box, area and mask are unknown, with 0 for each
+            edge, until `with_drawn_boxes` reads it together with the annotated picture; None for an object with a box.
     """
 
     ymin: float
@@ -89,6 +91,7 @@ class Box:
     space: str | None = None
     instance: int | None = None
     is_region: bool = False
+    drawing: str | None = None
 
 
 IgnoredRegion = tuple[float, float, float, float]
@@ -121,10 +124,14 @@ class SourceExample:
         normalized: whether boxes are fractions of the sides of the picture.
         problem: (stage, reason, detail) of a fault in the annotations; such an example is rejected.
         channels: segmentation: files of the further channels on the same grid, in order.
+        grid_channel: segmentation: number from 0 of the channel whose grid the records get, if the annotations name it;
+            None: the paths of the channels show which one --channel-grid names.
         mask: segmentation: file of the labels: a volume, a mask PNG, a DICOM SEG or RTSTRUCT. If `class_masks` is empty
             too, None means an example for prediction only.
         more_masks: segmentation: further label files of the same image, to be merged with `mask`.
         class_masks: segmentation: (class name, file) if each class has its own mask.
+        mask_readers: segmentation: (path of a label file, reader who drew it) where the paths name readers; the files
+            of one reader are one reading of the scan.
         class_runs: segmentation: (class name, run lengths in COCO's form) of each mask that the annotations hold; a
             class may have several. () if the picture shows no class, and None if it has no such annotation.
         segments: segmentation: (id, value of its class) of each segment of `mask`, a picture whose colors are the ids
@@ -162,9 +169,11 @@ class SourceExample:
     normalized: bool = False
     problem: tuple[str, str, str] | None = None
     channels: tuple[str, ...] = ()
+    grid_channel: int | None = None
     mask: str | None = None
     more_masks: tuple[str, ...] = ()
     class_masks: tuple[tuple[str, str], ...] = ()
+    mask_readers: tuple[tuple[str, str], ...] = ()
     class_runs: tuple[tuple[str, Any], ...] | None = None
     segments: tuple[tuple[int, int], ...] = ()
     members: tuple[str, ...] = ()
@@ -188,12 +197,20 @@ class SourceExample:
         ('ct.hdr', 'ct.img', 'seg.nii.gz')
         """
         # A shortcut for examples of one file, because a plan calls this for millions of examples.
+        drawings = self.drawings
         if not (
-            self.members or self.stored or self.is_labelled or self.channels or self.parts or self.video_frame
+            self.members
+            or self.stored
+            or self.is_labelled
+            or self.channels
+            or self.parts
+            or self.video_frame
+            or drawings
         ):
             return volume_files(self.source)
         folders = dict(self.mask_members)
-        named = (folders.get(path) or volume_files(path) for path in (*self.channels, *self.mask_paths))
+        others = (*self.channels, *self.mask_paths, *drawings)
+        named = (folders.get(path) or volume_files(path) for path in others)
         return tuple(dict.fromkeys([*self._image_paths, *chain.from_iterable(named), *self.parts]))
 
     @property
@@ -222,6 +239,11 @@ class SourceExample:
     def mask_paths(self) -> tuple[str, ...]:
         """All masks: first those of one class, then those of all classes."""
         return (*(path for _, path in self.class_masks), *self.masks)
+
+    @property
+    def drawings(self) -> tuple[str, ...]:
+        """Files in which objects are drawn, see `Box.drawing`."""
+        return tuple(box.drawing for box in self.boxes or () if box.drawing is not None)
 
     @property
     def has_annotation(self) -> bool:

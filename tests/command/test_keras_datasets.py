@@ -71,6 +71,29 @@ def test_initial_epoch_resumes_with_the_order_of_the_next_epoch(photos, tmp_path
         halofeed.keras_datasets(photos, initial_epoch=-1, **options)
 
 
+def test_each_call_says_whether_it_converted_and_rejects_advise_another_call(photos, tmp_path, capsys):
+    for number in range(4):
+        (photos / "odd" / f"cut_{number}.png").write_bytes(b"\x89PNG\r\n\x1a\n")
+    options = {"cache": tmp_path / "cache", **OPTIONS}
+    path = halofeed.keras_datasets(photos, **options).path
+    said = capsys.readouterr().err
+    assert f"{photos} was converted in " in said and path in said
+    assert (
+        "rejected" in said and "overwrite" not in said and "call keras_datasets again, which converts" in said
+    )
+    halofeed.keras_datasets(photos, **options)
+    assert f"halofeed.keras_datasets: {photos} is already converted: {path}" in capsys.readouterr().err
+    # The advice works: without the damaged files, another call converts again.
+    for number in range(4):
+        (photos / "odd" / f"cut_{number}.png").unlink()
+    halofeed.keras_datasets(photos, **options)
+    said = capsys.readouterr().err
+    assert "converting it again" in said and "was converted in" in said and "rejected" not in said
+    halofeed.keras_datasets(photos, quiet=True, **options)
+    halofeed.keras_datasets(photos, quiet=True, **options)
+    assert not capsys.readouterr().err
+
+
 def test_a_second_call_converts_nothing_and_other_options_have_a_place_of_their_own(
     photos, tmp_path, monkeypatch
 ):

@@ -84,8 +84,10 @@ def test_pages_and_batches_draw_regions(folder, tmp_path):
     done = halofeed_here("report", folder, "--output", page)
     assert done.returncode == 0, done.stderr
     text = page.read_text()
+    sections = {part.partition('"')[0]: part for part in text.split('<section id="')}
     # In the source and in the record, each with its outline below.
-    assert text.count('<rect class="region"') == 2 * 2 * 3
+    assert sections["samples"].count('<rect class="region"') == 2 * 2 * 3
+    assert sections["contents"].count('<rect class="region"') == 2 * 3
     loader = Loader(folder, batch_size=3, training=False, include=["source"])
     batch = loader.batch(0)
     drawn = draw_batch(batch, loader.kind, loader.class_names, side=80)

@@ -19,6 +19,7 @@ from halofeed.schemas.manifest import read_manifest
 from tests.inspection.test_report import DRAWN_BY_DEFAULT, change, make, report
 from tests.support.conversions import draw_folders, run_convert
 from tests.support.dataset_writer import Drawn
+from tests.support.pages import images
 
 NOT_YOURS = "you did not convert this one at this path"
 OPTIONS = {"layout": "folders", "height": 16, "width": 24}
@@ -46,10 +47,10 @@ def test_no_folder_that_a_foreign_data_set_names_is_opened(tmp_path: Path) -> No
     folder = make(tmp_path)
     change(folder, inputs={"images": str(tmp_path / "private"), "source": str(tmp_path), "count": 18})
     _, page = report(folder)
-    assert len(page.all("img")) == 12 and NOT_YOURS in page.words("samples")
+    assert len(images(page, "samples")) == 12 and NOT_YOURS in page.words("samples")
     assert f"halofeed report {folder} --sources FOLDER" in page.words("samples")
     _, page = report(folder, sources=str(tmp_path / "private"))
-    assert len(page.all("img")) == 24 and NOT_YOURS not in page.words("samples")
+    assert len(images(page, "samples")) == 24 and NOT_YOURS not in page.words("samples")
 
 
 @pytest.mark.parametrize("name", ["../private/{}", "{root}/private/{}", "x/../../private/{}"])
@@ -61,7 +62,7 @@ def test_a_record_that_names_a_file_outside_of_the_folder_is_not_followed(tmp_pa
         return {**features, "image/filename": name.format(example.key, root=tmp_path).encode()}
 
     _, page = report(make(tmp_path, alter=alter), sources=str(tmp_path / "mine"))
-    assert len(page.all("img")) == 12
+    assert len(images(page, "samples")) == 12
     assert page.words("samples").count("names a file outside of the sources") == 12
 
 
@@ -73,7 +74,7 @@ def test_sources_of_a_conversion_of_ones_own_are_shown_and_found_again_and_those
         if path != folder:
             path.symlink_to(folder)
         _, page = report(path, output=tmp_path / "report.html")
-        assert len(page.all("img")) == 12
+        assert len(images(page, "samples")) == 12
         assert f"Converted from {tmp_path / 'photos'} by" in page.words("recipe")
     assert f'source: "{tmp_path / "photos"}"' in describe_dataset(folder)
     assert str(tmp_path).encode() not in (folder / "manifest.json").read_bytes()
@@ -83,12 +84,12 @@ def test_sources_of_a_conversion_of_ones_own_are_shown_and_found_again_and_those
     assert f"halofeed report {folder} --sources FOLDER" in page.words("samples")
     assert run_convert(tmp_path / "moved", tmp_path / "out", **OPTIONS).was_there
     _, page = report(folder)
-    assert len(page.all("img")) == 12
+    assert len(images(page, "samples")) == 12
     shutil.copytree(folder, tmp_path / "copy")
     change(folder, software={"halofeed": "9"})
     for stranger in (tmp_path / "copy", folder):
         _, page = report(stranger)
-        assert len(page.all("img")) == 6 and NOT_YOURS in page.words("samples")
+        assert len(images(page, "samples")) == 6 and NOT_YOURS in page.words("samples")
 
 
 @pytest.mark.parametrize("where", ["/proc/nothing", "file"])
@@ -96,7 +97,7 @@ def test_an_unwritable_state_is_no_error(tmp_path: Path, monkeypatch: pytest.Mon
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / where))
     _, page = report(convert_photos(tmp_path))
-    assert len(page.all("img")) == 6 and NOT_YOURS in page.words("samples")
+    assert len(images(page, "samples")) == 6 and NOT_YOURS in page.words("samples")
 
 
 def test_without_a_home_nothing_is_remembered_and_nothing_fails(tmp_path, monkeypatch):
@@ -154,7 +155,7 @@ def test_named_sources_that_are_not_there_have_changed_or_are_damaged_are_said(t
     words = page.words("samples")
     assert words.count("has changed since the conversion") == 9
     assert words.count("the source picture cannot be shown: decode: ") == 9
-    assert len(page.all("img")) == 27
+    assert len(images(page, "samples")) == 27
 
 
 @pytest.mark.parametrize("scale", [1.0, 0.5])

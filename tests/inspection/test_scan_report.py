@@ -38,6 +38,7 @@ from tests.support.pages import (
     assert_a_browser_shows,
     assert_self_contained,
     code_blocks,
+    images,
     part_of,
     picture,
     rows,
@@ -51,8 +52,18 @@ PERCENTILES = {"window_percentiles": [0.5, 99.5]}
 TILT = Finding(name="gantry tilt", treatment="corrected", detail="16 degrees")
 OTHER = Finding(name="nobody knows this one", treatment="noted", detail="")
 ENDING = ["partitions", "recipe", "use"]
-VOLUME_SECTIONS = ["conversion", "samples", "labels", "findings", "sizes", "values", *ENDING]
-PICTURE_SECTIONS = ["conversion", "samples", "labels", "sizes", "pixels", *ENDING]
+VOLUME_SECTIONS = [
+    "suspects",
+    "contents",
+    "conversion",
+    "samples",
+    "labels",
+    "findings",
+    "sizes",
+    "values",
+    *ENDING,
+]
+PICTURE_SECTIONS = ["suspects", "contents", "conversion", "samples", "labels", "sizes", "pixels", *ENDING]
 ROOT = Path(__file__).parents[2]
 
 
@@ -80,7 +91,7 @@ def test_the_page_is_well_formed_loads_nothing_and_has_every_section_in_order(tm
     assert [given["id"] for given in page.all("section")] == VOLUME_SECTIONS
     assert_self_contained(source, page)
     assert len(page.all("article")) == 6 and len(page.all("figure")) == 18
-    masks = [given for given in page.all("img") if given.get("class") == "mask"]
+    masks = [given for given in images(page, "samples") if given.get("class") == "mask"]
     assert len(masks) == 12, "an empty label and none at all have nothing to lay over"
     source, page = report(write_segmentation(tmp_path / "2d" / "1", [draw_picture("a")], encoding="png"))
     assert [given["id"] for given in page.all("section")] == PICTURE_SECTIONS
@@ -309,8 +320,8 @@ def test_pictures_show_their_classes_over_the_stored_one_beside_the_source(tmp_p
     assert "The stored picture shows the classes of its label." in samples
     assert samples.count("source 23 × 32") == samples.count("stored 24 × 32, picture 23 × 32") == 3
     assert "liverspleen" in samples and "no label: for prediction" in samples
-    masks = [picture(given["src"]) for given in page.all("img") if given.get("class") == "mask"]
-    assert len(masks) == 2 and len(page.all("img")) == 8
+    masks = [picture(given["src"]) for given in images(page, "samples") if given.get("class") == "mask"]
+    assert len(masks) == 2 and len(images(page, "samples")) == 8
     for mask in masks:
         times = mask.shape[0] // 24
         assert ((mask[times // 2 :: times, times // 2 :: times, 3] > 0) == (drawn[0].label > 0)).all()
@@ -371,7 +382,7 @@ def test_a_browser_shows_every_picture_without_errors_overlaps_or_sideways_scrol
     labels = read_manifest(folder).labels
     change(folder, labels={value: f"{name} with quite a long name" for value, name in labels.items()})
     source, _ = report(folder)
-    assert_a_browser_shows(source, 30, tmp_path)
+    assert_a_browser_shows(source, 30 + 10, tmp_path)
 
 
 @pytest.mark.parametrize("highest", [0, 1, 2, 3, 7, 10, 99, 101, 12345, 3e9])

@@ -144,7 +144,7 @@ def test_tiles_of_a_scan_that_are_parted_are_found(tmp_path: Path) -> None:
         return features
 
     folder = write_segmentation(tmp_path / "other", records, shards=1, alter=alter)
-    assert "expected scans by rising id, and the tiles of each together in order" in str(verify(folder))
+    assert "expected sources by rising id, and the tiles of each together" in str(verify(folder))
     folder = write_segmentation(tmp_path / "shard", records, shards=9, alter=alter)
     assert "its id belongs into shard" in str(verify(folder))
 

@@ -60,6 +60,15 @@ def two_masks(root: Path) -> list[object]:
     return ["--layout", "pairs", "--source", root, *SIZE, *patterns, "--class-overlap", "last"]
 
 
+@preparing
+def two_rows(root: Path) -> list[object]:
+    """A table with two rows of one image, each with a mask of its own."""
+    pair(root, "ct/a.nii.gz", "seg/a_1.nii.gz")
+    pair(root, "ct/a.nii.gz", "seg/a_2.nii.gz")
+    write(root, "t.csv", "image,label\nct/a.nii.gz,seg/a_1.nii.gz\nct/a.nii.gz,seg/a_2.nii.gz\n")
+    return ["--layout", "csv", "--source", root / "t.csv", *SIZE, "--class-overlap", "last"]
+
+
 def two_classes(root: Path) -> list[object]:
     """Class folders, and a column of a table that is not there."""
     draw(root, "hat/a.png", "coat/b.png")
@@ -96,6 +105,10 @@ ADVICE: dict[str, Advice] = {
     "columns that may be several classes": refused(
         table(["filename,age,hat,coat", "a.png,3,1,1", "b.png,4,0,1"]),
         "if these are the classes: (--column label=hat,label=coat) (--several-classes keep)",
+    ),
+    "columns that may be several classes, with marks of two meanings": refused(
+        table(["filename,age,hat,coat", "a.png,3,1,1", "b.png,4,-1,0"]),
+        "if these are the classes: (--column label=hat,label=coat) (--several-classes keep) (--class-marks no=-1);",
     ),
     "marks of two meanings": refused(
         table(["filename,hat,coat", "a.png,1,", "b.png,0,1"]),
@@ -184,6 +197,7 @@ ADVICE: dict[str, Advice] = {
     "one pattern for both of labels": usage(
         pairs("--image-pattern", PATTERNS[3], *PATTERNS[2:]), "(--image-pattern) and", more=(PATTERNS[1],)
     ),
+    "two rows of one image": refused(two_rows(), "(--several-masks merge) takes them", proves=r"3 classes"),
     "two masks of one image": refused(two_masks(), "(--several-masks merge) takes them", proves=r"3 classes"),
     # other layouts
     "a tool's own XML": refused(

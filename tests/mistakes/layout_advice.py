@@ -1,5 +1,6 @@
 """Advice about folders, lists and documents of the layouts, those of DICOM left out."""
 
+import json
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -54,6 +55,35 @@ def yolo(root: Path, val: str = "val", files: tuple[str, ...] = ("data.yaml",), 
     write(root, f"train/hat/{label}", "0 .5 .5 .2 .4\n")
     for name in files:
         write(root, name, f"train: train\nval: {val}\nnames: [hat]\n")
+
+
+def manifest(root: Path, **meta: object) -> None:
+    """A line of SageMaker with a box, or with a label image if `meta` has its colors."""
+    boxes = {"image_size": [{"width": 24, "height": 16, "depth": 3}], "annotations": []}
+    boxes["annotations"] = [{"class_id": 0, "left": 1, "top": 2, "width": 9, "height": 8}]
+    kind = "semantic-segmentation" if meta else "object-detection"
+    given = meta or {"class-map": {"0": "hat"}}
+    line = {"source-ref": "s3://b/a.png", "x-ref": "s3://b/labels/0.png" if meta else boxes}
+    draw(root, "a.png")
+    if meta:
+        (root / "labels").mkdir()
+        cv2.imwrite(str(root / "labels/0.png"), np.full((16, 24, 3), (0, 0, 255), np.uint8))
+    line["x-ref-metadata"] = {"type": f"groundtruth/{kind}", **given}
+    write(root, "m.manifest", json.dumps(line))
+
+
+def poses(root: Path) -> None:
+    """FiftyOne's samples with keypoints of another class than the object."""
+    draw(root, "a.png")
+    sample = {
+        "filepath": "a.png",
+        "truth": {"_cls": "Detections", "detections": [{"label": "cat", "bounding_box": [0, 0, 0.5, 0.5]}]},
+        "pose": {"_cls": "Keypoints", "keypoints": [{"label": "dog", "points": [[0.1, 0.2]]}]},
+    }
+    write(root, "samples.json", json.dumps({"samples": [sample]}))
+
+
+RED = {"internal-color-map": {"1": {"class-name": "road", "hex-color": "#ff0000"}}}
 
 
 @preparing
@@ -336,6 +366,16 @@ ADVICE: dict[str, Advice] = {
     "files of boxes for pixels": refused(
         source("coco", lambda root: (coco(root), write(root, "other.json", "{}")), "--task segmentation"),
         "take (--task detection)",
+    ),
+    "label images of a manifest": refused(
+        source("sagemaker", partial(manifest, **RED)), "is a label image; take (--task segmentation)"
+    ),
+    "a manifest without label images": refused(
+        source("sagemaker", manifest, "--task segmentation"),
+        "have no label images; (--task detection) takes objects",
+    ),
+    "points of no object": refused(
+        source("fiftyone", poses, "--keep keypoints"), "or leave (--keep) keypoints out"
     ),
     "no occlusion": refused(source("coco", coco, "--keep occluded"), "(--keep) occluded.*leave it out"),
     "what COCO does not say": usage(source("coco", coco, "--keep view"), "(--keep) view.*leave it out"),

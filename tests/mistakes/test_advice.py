@@ -79,6 +79,9 @@ EXCEPTIONS: dict[str, str] = {
         "a conversion names the series of a folder before it opens one; only a program that opens one reads this"
     ),
     "prep/formats/dicom/series.py: , or use --series-split channels": "it ends the message before",
+    "loader/forms/ultralytics_form.py: `halofeed export --to coco` writes a file for pycocotools, in which": (
+        "it is a status line of a training program; tests/inspection/test_export_data.py types the export"
+    ),
     "system/memory.py: has less left; take fewer --workers": (
         "it depends on this machine's memory; tests/prep/sources/test_memory.py limits that"
     ),
@@ -96,7 +99,6 @@ EXCEPTIONS: dict[str, str] = {
     "prep/layouts/detect.py: its files show no layout{}; name one of {} with --layout": OF_LAYOUTS,
     **dict.fromkeys(
         (
-            "prep/layouts/sagemaker.py: line {}: take --layout pairs with --label-colors '{}' on the downloaded",
             f"{UNKNOWN}: write what it says into a table with the columns filename,class for",
             f"{UNKNOWN}: take --layout csv --column {{}}, with label=COLUMN for that of the",
             "prep/annotations/suggest_patterns.py: by name and content, none of its {}, such as {}, is the label of",
@@ -265,7 +267,6 @@ EXCEPTIONS: dict[str, str] = {
         ),
         FACT,
     ),
-    "prep/options/recipe_file.py: {} --recipe {}": "the file of another message's options, which has its case",
     "loader/decode.py: {}: NumPy has no bfloat16 of its own; install the package ml_dtypes,": "ml_dtypes is here",
     "loader/device/photometric.py: device augmentation HUWindow: expected Hounsfield units, the images are": OF_LAYOUTS,
     **dict.fromkeys(
@@ -403,7 +404,42 @@ EXCEPTIONS: dict[str, str] = {
         ),
         "tests/test_scan_boxes_end_to_end.py and tests/mistakes/scan_box_advice.py type it",
     ),
-    "loader/contact_sheet.py: --k:{};--on:{}": "These are two colors of a style sheet, and no options.",
+    **dict.fromkeys(
+        (
+            "pipelines/convert.py: --from: the earlier version is compared on this machine; leave --runner",
+            "pipelines/convert.py: {} was converted {}{} (--from); {}",
+            "pipelines/plan.py: --from {}: its task is {}, and the sources show {}; correct them, or",
+            "pipelines/earlier_version.py: --keep-splits has no effect without --from; add that, or leave it out",
+            "pipelines/earlier_version.py: --from {}: is the data set {}, and files of shards have the name of",
+            "pipelines/earlier_version.py: --version {}: is the version that --from names; give the new one",
+            "pipelines/earlier_version.py: add --keep-splits, which keeps the splits of the earlier version's",
+            "pipelines/earlier_version.py: leave them out; for other records convert all of them, without --from",
+            "pipelines/earlier_version.py: --from {}: {} of the earlier version must keep the number; add new",
+            "halofeed/conversion.py: --from and --recipe both give the recipe; leave --recipe out",
+            "halofeed/conversion.py: --from {}: give the new version its number, such as --version {}",
+            "halofeed/conversion.py: halofeed convert: {} in another split than in {}, so a model of that",
+        ),
+        "tests/pipelines/test_earlier_version.py types it",
+    ),
+    **dict.fromkeys(
+        (
+            "inspection/html/difference_page.py: The first {} of {} --json lists all.",
+            'inspection/subset_data.py: expected what `halofeed review --json FILE` wrote, or {"ID OF A',
+            "inspection/subset_data.py: --out {}: would replace the data set itself; take another --name or",
+            "inspection/subset_data.py: take another --name, --version or --out",
+            "inspection/subset_data.py: {}: is there already; take another --name or --version, or remove it",
+            "inspection/version_difference.py: and {} more; --json lists all",
+        ),
+        "tests/inspection/test_subset.py or test_compare_versions.py types it",
+    ),
+    **dict.fromkeys(
+        (
+            "halofeed/cli.py: --split and --checkpoint: are of the predictions of a run; add --run RUN",
+            "halofeed/training.py: halofeed review: {}: the run was trained on these labels and may repeat",
+        ),
+        "tests/inspection/test_label_faults.py trains these runs and types it",
+    ),
+    "loader/contact_sheet.py: --k:{};--on:#000": "These are two colors of a style sheet, and no options.",
 }
 """Texts whose suggestion is not typed here, each with the reason."""
 

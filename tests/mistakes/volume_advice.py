@@ -41,6 +41,16 @@ def one(
     return ["--layout", "pairs", "--source", root, *SIZE, *patterns, *more]
 
 
+@preparing
+def lesions(root: Path) -> list[object]:
+    """A scan whose lesions are in files of their own."""
+    save_nifti(root / "p1/ct.nii", image(), AFFINE)
+    for number in range(2):
+        save_nifti(root / f"p1/lesion_{number}.nii", (mask() == number + 1).astype(np.uint8), AFFINE)
+    patterns = ["--image-pattern", "{id}/ct.nii", "--label-pattern", "{id}/{class}_*.nii"]
+    return ["--layout", "class-masks", "--source", root, *SIZE, *patterns]
+
+
 HOT = np.stack([mask() == number for number in range(3)], axis=-1).astype(np.uint8)
 """A channel per class, which is also three colors."""
 COLORS = "010000=background,000100=a,000001=b"
@@ -206,6 +216,7 @@ ADVICE: dict[str, Advice] = {
     "an offset that is no number": usage(
         one("--offset-hu nan"), "such as (--offset-hu=-1024)", without=("--offset-hu",)
     ),
+    "several masks of one class": refused(lesions(), "(--several-masks merge) joins", proves=r"2 classes"),
     "a vote and sets of classes": usage(
         one("--several-masks majority --class-overlap channels --classes 1,2"),
         "(--several-masks) majority and .*leave one out",

@@ -1,5 +1,6 @@
 """Channels on other grids: brought onto the grid of one of them as SimpleITK does it, or refused with a reason."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from halofeed.errors import JobError, UsageError
 from halofeed.prep.convert.channel_grids import background_of, bring_channel, plan_channel
 from halofeed.prep.geometry.scan import Grid, Scan
 from tests.support.conversions import run_convert
-from tests.support.small_scans import AFFINE, SHAPE, SIZE, image, mask
+from tests.support.small_scans import AFFINE, SHAPE, SIZE, image, mask, nnunet_document
 from tests.support.volume_support import by_name, findings, rejected, save_nifti, write_table
 
 COARSE = AFFINE @ np.diag([1.0, 2.0, 2.0, 1.0])
@@ -163,3 +164,49 @@ def test_folders_of_a_table_name_channels(tmp_path: Path) -> None:
             table, tmp_path / name, **options, missing_masks="prediction", channel_grid=f"resample:{name}"
         )
         assert np.array_equal(by_name(done)["a_ce-gd_T1w.nii"].image[..., 1], image())
+
+
+@pytest.mark.parametrize("rule", ["refuse", "resample"])
+@pytest.mark.parametrize("dtype", ["float32", "int16"])
+def test_each_channel_is_padded_with_its_own_background_also_where_grids_are_equal(tmp_path, rule, dtype):
+    pet = np.round(activity(SHAPE) * 10).astype(np.int16)
+    source = pet_and_ct(tmp_path / "s", pet=pet, grid=AFFINE)
+    done = convert(source, tmp_path / "o", channel_grid=rule, dtype=dtype, depth=SHAPE[0] + 2)
+    stored = by_name(done)["images/C1__CT.nii"].image
+    assert (stored[[0, -1]] == [image().min(), pet.min()]).all()
+    given = convert(
+        source, tmp_path / "p", channel_grid=rule, dtype=dtype, depth=SHAPE[0] + 2, pad_value=(-1024, 0)
+    )
+    stored = by_name(given)["images/C1__CT.nii"].image
+    assert (stored[[0, -1]] == [-1024, 0]).all()
+    assert np.array_equal(stored[1:-1, ..., 1], pet)
+    assert given.manifest.field("image").fill == (-1024, 0)
+    with pytest.raises(UsageError, match="--pad-value: expected 1 or 2 values, got 3"):
+        convert(source, tmp_path / "q", pad_value=(1, 2, 3))
+
+
+def test_a_window_of_percentiles_of_a_channel_does_not_depend_on_the_background_of_another(tmp_path):
+    pet = activity(SHAPE)
+    pet[:, :4] = 0
+    source = pet_and_ct(tmp_path / "s", pet=pet, grid=AFFINE)
+    options = {"window_percentiles": (0.0, 50.0), "dtype": "uint8", "channel_grid": "refuse"}
+    stored = by_name(convert(source, tmp_path / "o", **options))["images/C1__CT.nii"].image[..., 1]
+    # Half of the voxels above its background reach white, and not half of all, as if -900 of the CT were its own.
+    assert np.mean(stored[pet > 0] == 255) == pytest.approx(0.5, abs=0.02)
+
+
+@pytest.mark.parametrize("rule", ["resample:PET", "resample:pet", "resample:1"])
+def test_channels_of_nnunet_are_named_as_in_its_document(tmp_path, rule):
+    source = tmp_path / "s"
+    for number, (pixels, grid) in enumerate(((image(), AFFINE), (activity(), COARSE))):
+        save_nifti(source / f"imagesTr/c_000{number}.nii.gz", pixels, grid)
+    save_nifti(source / "labelsTr/c.nii.gz", mask()[:, ::2, ::2], COARSE)
+    (source / "dataset.json").write_text(json.dumps(nnunet_document(channels=("CT", "PET"))))
+    sides = dict(zip(("depth", "height", "width"), COARSE_SHAPE, strict=True))
+    options = {"layout": "nnunet", "channels": 2, "dtype": "float32", **sides}
+    done = run_convert(source, tmp_path / "o", **options, channel_grid=rule)
+    (record,) = by_name(done).values()
+    np.testing.assert_allclose(record.image[..., 1], activity(), rtol=1e-6)
+    assert np.array_equal(record.label, mask()[:, ::2, ::2])
+    with pytest.raises(JobError, match="no channel has this name"):
+        run_convert(source, tmp_path / "q", **options, channel_grid="resample:MR")

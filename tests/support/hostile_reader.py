@@ -12,6 +12,7 @@ import resource
 import shutil
 import signal
 import sys
+import threading
 import time
 import traceback
 import warnings
@@ -22,10 +23,13 @@ from typing import Any, NoReturn
 from halofeed.errors import HalofeedError
 from halofeed.inspection.describe_dataset import describe_dataset, describe_record
 from halofeed.inspection.html.report import write_report
+from halofeed.inspection.serve.record_columns import RecordQuery
+from halofeed.inspection.serve.served_set import ServedSet
 from halofeed.inspection.verify import verify
 from halofeed.loader import Loader
 from halofeed.schemas.manifest import read_manifest
 from tests.support.hostile_writer import make_hostile
+from tests.support.pages import SCRIPT
 
 SECONDS = 120
 CPU_SECONDS = 10
@@ -63,15 +67,29 @@ def records(folder: Path) -> None:
 
 
 def plain_report(folder: Path, sources: Path | None = None) -> None:
-    """A report, which must not run anything."""
+    """A report, which must run nothing but our script."""
     written = write_report(folder, folder.parent / "report.html", None if sources is None else str(sources))
-    text = written.read_text("utf-8").lower()
+    text = written.read_text("utf-8").replace(f"<script>{SCRIPT}</script>", "", 1).lower()
     assert "<script" not in text, "the report holds a script"
+
+
+def served(folder: Path) -> None:
+    """Every kind of page that a server sends."""
+    pages = ServedSet(folder)
+    pages.prepare(threading.Event())
+    for query in (RecordQuery(), RecordQuery(text="a", split=0), RecordQuery(label=1)):
+        text = pages.records(query, 1).replace(f"<script>{SCRIPT}</script>", "", 1).lower()
+        assert "<script" not in text, "a served page holds a script"
+    for number in range(min(3, len(pages))):
+        for send in (pages.record, lambda number: pages.picture(number, mask=True)):
+            with contextlib.suppress(HalofeedError):
+                send(number)
 
 
 READERS: dict[str, Callable[[Path], Any]] = {"manifest": read_manifest, "inspect": describe_dataset}
 READERS |= {"loader": load}
 READERS |= {"verify": lambda folder: str(verify(folder)), "record": records, "report": plain_report}
+READERS |= {"serve": served}
 
 
 def failures(folder: Path, sources: Path) -> list[str]:

@@ -1,6 +1,7 @@
 """How tests take a report's page apart, and have a browser show it."""
 
 import base64
+import hashlib
 import html
 import io
 import json
@@ -15,6 +16,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+SCRIPT = (Path(__file__).parents[2] / "inspection/html/records.js").read_text("utf-8")
+"""The only script of a report."""
 VOID = {"img", "meta", "br", "input"}
 PROBE = """
 <script>
@@ -48,6 +51,7 @@ class Page(HTMLParser):
         super().__init__()
         self.open: list[tuple[str, dict[str, str | None]]] = []
         self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.placed: list[tuple[str, dict[str, str | None], list[str]]] = []
         self.texts: list[tuple[list[str], str]] = []
         self.feed(source)
         self.close()
@@ -55,6 +59,7 @@ class Page(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.elements.append((tag, dict(attrs)))
+        self.placed.append((tag, dict(attrs), [given.get("id") or "" for _, given in self.open]))
         if tag not in VOID:
             self.open.append((tag, dict(attrs)))
 
@@ -91,13 +96,29 @@ def code_blocks(source: str) -> list[str]:
 
 
 def assert_self_contained(source: str, page: Page) -> None:
-    """Nothing is loaded, and nothing that is not known is written as a number."""
-    assert source.startswith("<!doctype html>") and not page.all("script") and not page.all("link")
+    """Nothing is loaded, no script but ours runs, and nothing that is not known is written as a number."""
+    assert source.startswith("<!doctype html>") and not page.all("link")
+    assert_only_our_script(source, page)
     loaded = [given[key] for _, given in page.elements for key in ("src", "href", "srcset") if key in given]
     assert loaded and all(str(where).startswith("data:image/") for where in loaded)
     assert not re.search(r"https?:|@import|url\(", source) and len(source) < 5_000_000
     # None: only where it begins a sentence.
     assert not re.search(r"\bnan\b|\binf\b|None\b(?!:)", page.words())
+
+
+def assert_only_our_script(source: str, page: Page) -> None:
+    """A page has no script, or ours alone, to which its content security policy holds the browser."""
+    scripts = re.findall(r"<script>(.*?)</script>", source, re.S)
+    assert scripts in ([], [SCRIPT]) and len(page.all("script")) == len(scripts)
+    policies = [given["content"] for given in page.all("meta") if given.get("http-equiv")]
+    digest = base64.b64encode(hashlib.sha256(SCRIPT.encode()).digest()).decode()
+    allowed = f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
+    assert policies == [allowed] * len(scripts)
+
+
+def images(page: Page, section: str) -> list[dict[str, str | None]]:
+    """The pictures of a section of a page."""
+    return [given for name, given, ids in page.placed if name == "img" and section in ids]
 
 
 def picture(uri: object) -> np.ndarray:
@@ -114,17 +135,23 @@ def find_chromium() -> str:
     return found
 
 
-def run_probe(address: str, folder: Path) -> tuple[list[dict[str, Any]], str]:
-    """What the script of a page found, which leaves it in `document.body.dataset.found`, and the browser's log."""
+def load_in_browser(address: str, folder: Path) -> tuple[str, str]:
+    """The document of a page after its script ran, and the browser's log."""
     done = subprocess.run(
         [find_chromium(), "--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking",
          "--disable-component-update", "--disable-sync", "--no-first-run", f"--user-data-dir={folder / 'profile'}",
          "--window-size=1400,4000", "--enable-logging=stderr", "--v=0", "--dump-dom", address],
         capture_output=True, text=True, timeout=240, check=True,
     )  # fmt: skip
-    found = re.search(r'data-found="(.*?)"', done.stdout)
-    assert found, done.stdout[:500] + done.stderr[-2000:]
-    return json.loads(html.unescape(found[1])), done.stderr
+    return done.stdout, done.stderr
+
+
+def run_probe(address: str, folder: Path) -> tuple[list[dict[str, Any]], str]:
+    """What the script of a page found, which leaves it in `document.body.dataset.found`, and the browser's log."""
+    document, log = load_in_browser(address, folder)
+    found = re.search(r'data-found="(.*?)"', document)
+    assert found, document[:500] + log[-2000:]
+    return json.loads(html.unescape(found[1])), log
 
 
 def browse(page: str, folder: Path) -> tuple[list[dict[str, Any]], str]:

@@ -14,7 +14,7 @@ from halofeed.trainer.detection.anchors import SCALES, Level, encode
 from halofeed.trainer.detection.matcher import IGNORED, Matcher, match_boxes, split_alike, take
 from halofeed.trainer.detection.selection import select
 from halofeed.trainer.losses import BOX_LOSSES, sigmoid_focal
-from halofeed.trainer.metrics import CocoMetrics
+from halofeed.trainer.metrics import REGION_RULES, CocoMetrics
 from halofeed.trainer.task import DeviceBatch, Metrics, valid_rows
 
 NORMALIZERS: dict[str, Callable[[jax.Array], jax.Array]] = {
@@ -48,10 +48,12 @@ class Detection(Matcher):
         ignore_thresholds, use_matmul_gather: as for `Matcher`.
         score_threshold, max_detections, max_candidates_per_level: as for `select`, which predicts.
         nms_iou: `iou_threshold` of `select`.
+        region_rule: what metrics leave out because of ignored regions: "coco", detections that match no object and lie
+            in a region, as in pycocotools' crowds; "visdrone", detections and objects that are half inside.
 
     Raises:
-        UsageError: the box loss or the normalizer is unknown, delta or a scale is not above 0, or the thresholds are
-            invalid.
+        UsageError: the box loss, the normalizer or the region rule is unknown, delta or a scale is not above 0, or the
+            thresholds are invalid.
     """
 
     labels: tuple[str, ...]
@@ -68,6 +70,7 @@ class Detection(Matcher):
     nms_iou: float = 0.6
     max_detections: int = 100
     max_candidates_per_level: int = 1000
+    region_rule: str = "coco"
     keys = ("boxes", "classes", "num_boxes", "is_crowd")
     on_grid = ()
     truth = ("boxes", "classes", "num_boxes", "is_crowd", "area", IGNORED_BOXES)
@@ -80,6 +83,10 @@ class Detection(Matcher):
             raise UsageError(f"box_loss: expected one of {', '.join(BOX_LOSSES)}, got {self.box_loss!r}")
         if self.normalizer not in NORMALIZERS:
             raise UsageError(f"normalizer: expected one of {', '.join(NORMALIZERS)}, got {self.normalizer!r}")
+        if self.region_rule not in REGION_RULES:
+            raise UsageError(
+                f"region_rule: expected one of {', '.join(REGION_RULES)}, got {self.region_rule!r}"
+            )
         if not self.delta > 0:
             raise UsageError(f"delta: expected a value above 0, got {self.delta}")
         object.__setattr__(self, "box_code_scales", tuple(self.box_code_scales))
@@ -153,4 +160,4 @@ class Detection(Matcher):
 
     def metrics(self) -> Metrics:
         """Return empty COCO metrics."""
-        return CocoMetrics(self.labels)
+        return CocoMetrics(self.labels, self.region_rule)

@@ -153,15 +153,9 @@ def plan_gray(header: PictureHeader, frame: int, choice: str | None = None) -> G
         SourceError: a table or a window is damaged, or the file has no such window.
     """
     groups, stored = header.groups(frame), header.stored
-    table, rescale = _modality_table(groups, header), rescale_of(groups)
-    if table is not None:
-        rescale = None
-    if rescale is not None and rescale[0] == 0:
-        raise SourceError("read", "rescale slope is 0")
+    table, rescale = _modality_of(groups, header)
     low, high = _range_of(header, table, rescale)
-    # The user's own range needs nothing of the file's windows, which may be damaged.
-    is_own = choice is not None and (choice == NO_VIEW or "/" in choice)
-    views, ignored = ([], 0) if is_own else _views_of(groups, header, may_be_negative=low < 0)
+    views, ignored = ([], 0) if _is_own(choice) else _views_of(groups, header, may_be_negative=low < 0)
     view = _chosen_view(choice, views, groups, header)
     is_identity = table is None and (rescale is None or rescale == (1.0, 0.0))
     # 16 bits are what writers state that do not know better; fewer bits are those of the detector.
@@ -180,6 +174,25 @@ def plan_gray(header: PictureHeader, frame: int, choice: str | None = None) -> G
         views=len(views),
         ignored_windows=ignored,
     )
+
+
+def _is_own(choice: str | None) -> bool:
+    """Return whether the range is the user's own, which needs nothing of the file's windows: they may be damaged."""
+    return choice is not None and (choice == NO_VIEW or "/" in choice)
+
+
+def _modality_of(
+    groups: Sequence[Elements], header: PictureHeader
+) -> tuple[ValueTable | None, tuple[float, float] | None]:
+    """Return the modality LUT, or without one the slope and the intercept of the rescale; None for what is absent.
+
+    PS3.3 C.11.1: a file has one of the two. The table counts where a file has both.
+    """
+    table = _modality_table(groups, header)
+    rescale = None if table is not None else rescale_of(groups)
+    if rescale is not None and rescale[0] == 0:
+        raise SourceError("read", "rescale slope is 0")
+    return table, rescale
 
 
 def _range_of(

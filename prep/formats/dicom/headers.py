@@ -156,6 +156,17 @@ WINDOW_CENTER, WINDOW_WIDTH = _picture_tags("DS", 0x00281050, 0x00281051)
 IMAGER_SPACING, NOMINAL_SPACING = _picture_tags("DS", 0x00181164, 0x00182010)
 WINDOW_FUNCTION, PRESENTATION_SHAPE, BURNED_IN = _picture_tags("CS", 0x00281056, 0x20500020, 0x00280301)
 LATERALITY, IMAGE_LATERALITY, VIEW_POSITION = _picture_tags("CS", 0x00200060, 0x00200062, 0x00185101)
+CALIBRATION_TYPE, BODY_PART = _picture_tags("CS", 0x00280A02, 0x00180015)
+MAGNIFICATION, OBJECT_SPACING = _picture_tags("DS", 0x00181114, 0x00189404)
+FRAME_PIXEL_DATA, RAY_GEOMETRY, VIEW_CODES = _picture_tags("SQ", 0x00289443, 0x00189476, 0x00540220)
+(ULTRASOUND_REGIONS,), (REGION_FORMAT,) = _picture_tags("SQ", 0x00186011), _picture_tags("US", 0x00186012)
+REGION_UNITS, REGION_DELTAS = (
+    _picture_tags("US", 0x00186024, 0x00186026),
+    _picture_tags("FD", 0x0018602C, 0x0018602E),
+)
+"""Units and deltas of an ultrasound region, each of x and y."""
+REGION_CORNERS = _picture_tags("UL", 0x00186018, 0x0018601A, 0x0018601C, 0x0018601E)
+"""First x and y, and last x and y, of an ultrasound region."""
 (WINDOW_NAMES,), (PLANAR,) = _picture_tags("LO", 0x00281055), _picture_tags("US", 0x00280006)
 VOI_TABLES, FRAME_VOI = _picture_tags("SQ", 0x00283010, 0x00289132)
 # A table of values is a US or a SS by the sign of the pixels, and its entries are US or OW (PS3.6).

@@ -20,6 +20,7 @@ from halofeed.prep.formats.dicom.headers import (
     items,
     parse_dicom_header,
 )
+from halofeed.prep.formats.dicom.pixel_spacing import PixelSpacing, pixel_spacing
 from halofeed.prep.formats.dicom.sop_classes import MASK_KINDS, SLIDE_CLASS, STRUCTURE_SET, object_kind
 from halofeed.system.errors import SourceError
 from halofeed.system.wording import plural
@@ -31,10 +32,6 @@ PALETTE = "PALETTE COLOR"
 SUBSAMPLED = "YBR_FULL_422"
 COLOR_INTERPRETATIONS = ("RGB", "YBR_FULL", SUBSAMPLED, "YBR_ICT", "YBR_RCT")
 """Photometric Interpretations of three samples per pixel (PS3.3 C.7.6.3.1.2) that are read."""
-_VIEW_WORDS = frozenset(
-    ("AP", "PA", "LL", "RL", "LLO", "RLO", "CC", "MLO", "ML", "LM", "XCCL", "XCCM", "AT", "SIO")
-)
-_MAX_SPACING_MM = 1000.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,9 +71,19 @@ class PictureHeader:
 
         Source: PS3.3 C.7.6.16.2.9 (pixel value transformation), C.7.6.16.2.10 (frame VOI LUT).
         """
+        return self._groups(frame, (headers.VALUE_TRANSFORMATION, headers.FRAME_VOI))
+
+    def spacing(self, frame: int) -> PixelSpacing | None:
+        """Return the spacing of a frame's pixels; None if the file does not state it.
+
+        Source: PS3.3 C.7.6.16.2.1 (pixel measures), C.8.19.6.4 and C.8.19.6.14 (enhanced XA).
+        """
+        tags = (headers.PIXEL_MEASURES, headers.FRAME_PIXEL_DATA, headers.RAY_GEOMETRY)
+        return pixel_spacing(self._groups(frame, tags), self.stored.size)
+
+    def _groups(self, frame: int, tags: Sequence[int]) -> tuple[Elements, ...]:
         own = items(self.elements, headers.FRAME_GROUPS)[frame : frame + 1]
         shared = items(self.elements, headers.SHARED_GROUPS)[:1]
-        tags = (headers.VALUE_TRANSFORMATION, headers.FRAME_VOI)
         described = (part for group in (*own, *shared) for tag in tags for part in items(group, tag)[:1])
         return (*described, self.elements)
 
@@ -182,38 +189,6 @@ def _subsampled(stored: PixelFormat, frames: int, length: int) -> PixelFormat:
     """
     complete = stored.size[0] * stored.size[1] * stored.word_bytes * 3 * frames
     return stored if length >= complete else replace(stored, samples=2)
-
-
-def pixel_size_m(elements: Elements) -> tuple[float, float] | None:
-    """Return the (height, width) of a pixel in meters; None if the file does not state it.
-
-    Pixel Spacing is that in the patient if it is calibrated. Imager Pixel Spacing is that at the detector, which is
-    larger than in the patient (PS3.3 10.7.1.3, C.8.11.4).
-    """
-    for tag in (headers.PIXEL_SPACING, headers.IMAGER_SPACING, headers.NOMINAL_SPACING):
-        try:
-            found = headers.numbers(elements, tag, 2)
-        except SourceError:
-            continue
-        if found is not None and all(0 < side < _MAX_SPACING_MM for side in found):
-            return found[0] / 1000, found[1] / 1000
-    return None
-
-
-def picture_attributes(elements: Elements) -> tuple[tuple[str, str], ...]:
-    """Return (name, value) of what a picture shows: modality, laterality and view, as far as the file states them.
-
-    A value that is none of the standard's is left out, because it might identify someone.
-    """
-    laterality = headers.text(elements, headers.IMAGE_LATERALITY) or headers.text(
-        elements, headers.LATERALITY
-    )
-    view = headers.text(elements, headers.VIEW_POSITION).upper()
-    found = {
-        "laterality": laterality if laterality in ("L", "R", "B", "U") else "",
-        "view": view if view in _VIEW_WORDS else "",
-    }
-    return tuple((name, value) for name, value in found.items() if value)
 
 
 def window_pairs(groups: Sequence[Elements]) -> list[tuple[float, float]]:

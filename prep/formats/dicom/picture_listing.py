@@ -15,10 +15,10 @@ from halofeed.prep.formats.dicom import headers
 from halofeed.prep.formats.dicom.headers import HEAD_BYTES, HeaderContinuesError
 from halofeed.prep.formats.dicom.picture_header import (
     PictureHeader,
-    picture_attributes,
-    pixel_size_m,
     read_picture_header,
 )
+from halofeed.prep.formats.dicom.picture_words import picture_words
+from halofeed.prep.formats.region.slide_headers import SLIDE_HEAD_BYTES, is_slide_head
 from halofeed.prep.formats.volume.reading_options import SeriesPolicy
 from halofeed.prep.sources.example import SourceExample
 from halofeed.prep.sources.file_names import extension_of, is_dicom_name
@@ -45,6 +45,7 @@ class PictureListing:
         window: choice of a window by the user, which needs DICOM pictures.
         divides: whether images are divided into splits by groups that nothing else names.
         warn: receives a sentence about pictures without a patient.
+        leaves_slides: whether whole-slide images, which tiles are cut from, stay as they are.
     """
 
     files: SourceFiles
@@ -52,6 +53,7 @@ class PictureListing:
     window: str | None = None
     divides: bool = False
     warn: Callable[[str], None] = lambda _: None
+    leaves_slides: bool = False
 
     def described(self, references: Iterable[SourceExample]) -> Iterator[SourceExample]:
         """Yield the references; those of DICOM pictures with the patient as their group, or with a problem.
@@ -71,9 +73,11 @@ class PictureListing:
                 described = threads.map(
                     lambda one, is_one: self._described(one) if is_one else one, some, is_dicom
                 )
-                for one, is_one in zip(described, is_dicom, strict=True):
-                    count += is_one
-                    patients += is_one and one.group is not None
+                for one, given, is_one in zip(described, some, is_dicom, strict=True):
+                    # A slide is returned as it was given.
+                    is_picture = is_one and one is not given
+                    count += is_picture
+                    patients += is_picture and one.group is not None
                     yield one
         if self.window is not None and not count:
             raise UsageError(
@@ -84,17 +88,22 @@ class PictureListing:
 
     def _described(self, reference: SourceExample) -> SourceExample:
         try:
+            # First, because the header of a slide may be longer than is read here.
+            if self.leaves_slides and is_slide_head(self.files.head(reference.source, SLIDE_HEAD_BYTES)):
+                return reference
             header = self._header(reference.source)
         except SourceError as error:
             return replace(reference, problem=error.args)
         elements = header.elements
-        size_m = pixel_size_m(elements)
-        is_square = size_m is not None and abs(size_m[0] - size_m[1]) <= _SQUARE * size_m[0]
+        words = picture_words(elements)
         return replace(
             reference,
             group=reference.group or self.policy.key(headers.raw_value(elements, headers.PATIENT_ID)),
-            gsd_m=reference.gsd_m or (size_m[0] if size_m is not None and is_square else None),
-            attributes=(*reference.attributes, *picture_attributes(elements)),
+            gsd_m=reference.gsd_m or _square_size_m(header),
+            attributes=(
+                *reference.attributes,
+                *((name, words[name]) for name in ("laterality", "view") if name in words),
+            ),
             frames=len(header.frames) if len(header.frames) > 1 else None,
             problem=_frame_problem(reference, len(header.frames)),
         )
@@ -105,6 +114,14 @@ class PictureListing:
             return read_picture_header(head, complete=len(head) < HEAD_BYTES)[0]
         except HeaderContinuesError:
             return read_picture_header(self.files.read(path))[0]
+
+
+def _square_size_m(header: PictureHeader) -> float | None:
+    """Return the side of a pixel in meters; None if it is not stated, or no square."""
+    if (spacing := header.spacing(0)) is None:
+        return None
+    height, width = spacing.sides_mm
+    return height / 1000 if abs(height - width) <= _SQUARE * height else None
 
 
 def _may_be_dicom(reference: SourceExample) -> bool:

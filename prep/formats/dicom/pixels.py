@@ -9,9 +9,11 @@ from __future__ import annotations
 import contextlib
 import logging
 import re
+import struct
 import threading
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, Literal, Protocol
@@ -317,7 +319,14 @@ def _check_pixel_format(header: Codestream, codec: str, stored: PixelFormat) -> 
         raise damaged_pixels(detail)
 
 
-def fragments(body: bytes, offset: int) -> list[tuple[int, int]]:
+class Sliceable(Protocol):
+    """Bytes of a file, which may be read where they are sliced."""
+
+    def __len__(self) -> int: ...
+    def __getitem__(self, part: slice, /) -> bytes: ...
+
+
+def fragments(body: Sliceable, offset: int) -> list[tuple[int, int]]:
     """Return the (offset, length) of each fragment of compressed pixel data; the first is the offset table.
 
     Raises:
@@ -325,9 +334,8 @@ def fragments(body: bytes, offset: int) -> list[tuple[int, int]]:
     """
     found = []
     while offset + 8 <= len(body):
-        tag = int.from_bytes(body[offset : offset + 2], "little") << 16
-        tag |= int.from_bytes(body[offset + 2 : offset + 4], "little")
-        length = int.from_bytes(body[offset + 4 : offset + 8], "little")
+        group, number, length = struct.unpack("<HHI", body[offset : offset + 8])
+        tag = group << 16 | number
         if tag == headers.SEQUENCE_END:
             break
         if tag != headers.ITEM:
@@ -341,7 +349,7 @@ def fragments(body: bytes, offset: int) -> list[tuple[int, int]]:
     return found
 
 
-def compressed_frames(body: bytes, offset: int, count: int) -> list[list[tuple[int, int]]]:
+def compressed_frames(body: Sliceable, offset: int, count: int) -> list[list[tuple[int, int]]]:
     """Return the (offset, length) of the fragments of each frame.
 
     A frame has one fragment, or the only frame has all of them, or the basic offset table assigns them.
@@ -357,7 +365,7 @@ def compressed_frames(body: bytes, offset: int, count: int) -> list[list[tuple[i
     # PS3.5 A.4: the table may be empty. It is not needed where each frame is one fragment.
     if len(pieces) == count:
         return [[piece] for piece in pieces]
-    starts = np.frombuffer(body, "<u4", table_length // 4, table_at).tolist()
+    starts = np.frombuffer(body[table_at : table_at + table_length // 4 * 4], "<u4").tolist()
     return _frames_of_table(pieces, starts, count)
 
 
@@ -468,10 +476,23 @@ class FrameReader:
     """
 
     def __init__(
-        self, body: bytes, location: PixelLocation, syntax: str, stored: PixelFormat, count: int
+        self, body: Sliceable, location: PixelLocation, syntax: str, stored: PixelFormat, count: int
     ) -> None:
         self._body, self._location, self._syntax, self._stored = body, location, syntax, stored
         self._fragments = compressed_frames(body, location.offset, count) if syntax in PLUGINS else []
+
+    def on(self, body: Sliceable) -> FrameReader:
+        """Return a reader of the same frames in other bytes, which hold the same file."""
+        other = copy(self)
+        other._body = body
+        return other
+
+    def frame_bytes(self, index: int) -> int:
+        """Return the bytes of a frame in the file."""
+        if self._fragments:
+            return sum(length for _, length in self._fragments[index])
+        stored = self._stored
+        return -(-stored.size[0] * stored.size[1] * stored.samples * stored.bits_allocated // 8)
 
     def words(self, index: int) -> tuple[NDArray[Any], int]:
         """Return the stored words of one frame, and the largest error of a value that JPEG-LS states, else 0.
@@ -500,17 +521,27 @@ class FrameReader:
         if stored.bits_allocated == 1:
             # PS3.5 8.1.1: frames are not padded to bytes, so a frame may begin within a byte.
             first, end = start // 8, (start + count + 7) // 8
-            packed = np.frombuffer(self._body, "u1", end - first, self._location.offset + first)
+            packed = self._part(first, end - first, np.dtype("u1"))
             return np.unpackbits(packed, bitorder="little")[start % 8 : start % 8 + count]
         if is_big and dtype.itemsize == 1 and self._location.words:
             # PS3.5 7.3: 8-bit pixels in big-endian 16-bit words, so that the two pixels of each word are swapped.
             even, stop = start - start % 2, start + count + (start + count) % 2
-            pairs = np.frombuffer(self._body, "u1", stop - even, self._location.offset + even).reshape(-1, 2)
+            pairs = self._part(even, stop - even, np.dtype("u1")).reshape(-1, 2)
             return pairs[:, ::-1].reshape(-1)[start - even :][:count]
         order: Literal["<", ">"] = ">" if is_big else "<"
-        offset = self._location.offset + start * dtype.itemsize
-        words = np.frombuffer(self._body, dtype.newbyteorder(order), count, offset)
+        words = self._part(start * dtype.itemsize, count, dtype.newbyteorder(order))
         return words.astype(dtype, copy=False)
+
+    def _part(self, start: int, count: int, dtype: np.dtype[Any]) -> NDArray[Any]:
+        """Return numbers of uncompressed pixels from a byte of them on; without a copy of bytes in memory."""
+        offset = self._location.offset + start
+        if isinstance(self._body, bytes):
+            return np.frombuffer(self._body, dtype, count, offset)
+        part = self._body[offset : offset + count * dtype.itemsize]
+        # The file became shorter since its header was read.
+        if len(part) < count * dtype.itemsize:
+            raise truncated_pixels(f"{plural(len(part), 'byte')} of a frame")
+        return np.frombuffer(part, dtype)
 
     def colors(self, index: int, color: str) -> tuple[NDArray[Any], int]:
         """Return the decoded colors [height, width, sample] of a compressed frame, and the bits of a sample.
@@ -558,7 +589,7 @@ class StoredPixels(Protocol):
 
 
 def read_frames(
-    body: bytes, fields: StoredPixels, bit_depths: Sequence[int] = SLICE_BIT_DEPTHS
+    body: Sliceable, fields: StoredPixels, bit_depths: Sequence[int] = SLICE_BIT_DEPTHS
 ) -> FrameReader:
     """Return the reader of the frames of an image.
 

@@ -6,7 +6,9 @@ MONOCHROME1. Colors become red, green and blue. Each frame of a file is a pictur
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,10 +17,13 @@ from numpy.typing import NDArray
 from halofeed.prep.formats.dicom import headers
 from halofeed.prep.formats.dicom.color_pixels import read_colors
 from halofeed.prep.formats.dicom.display_values import GrayPlan, plan_gray
+from halofeed.prep.formats.dicom.headers import damaged_file
+from halofeed.prep.formats.dicom.picture_frames import BIT_DEPTHS, FramesOfFile, frames_of_file
 from halofeed.prep.formats.dicom.picture_header import GRAY, PALETTE, PictureHeader, read_picture_header
+from halofeed.prep.formats.dicom.picture_words import picture_words
 from halofeed.prep.formats.dicom.pixels import (
     PLUGINS,
-    SLICE_BIT_DEPTHS,
+    FrameReader,
     extract_values,
     read_frames,
 )
@@ -31,14 +36,16 @@ from halofeed.prep.formats.picture.image import (
     OVERLAYS_LEFT_OUT,
     PADDING_IN_BLACK,
     SEVERAL_VIEWS,
+    SPACING_AT_DETECTOR,
     MemoryEstimate,
     OpenedImage,
     Raster,
     ReadOptions,
+    StatedFacts,
     estimate_decoding,
 )
+from halofeed.prep.sources.files import SourceFiles
 
-BIT_DEPTHS = (1, *SLICE_BIT_DEPTHS)
 _NARROW = 1 << 14
 """Levels of 65536 below which a range of values is narrow."""
 _PLAIN_BYTES, _COMPRESSED_BYTES = 8, 20
@@ -55,24 +62,77 @@ def open_dicom(data: bytes) -> OpenedImage:
     """
     header, body = read_picture_header(data)
     inflated_bytes = 0 if body is data else len(body)
-    return _opened(header, body, inflated_bytes, ReadOptions(), 0)
+
+    def open_frame(options: ReadOptions, frame: int) -> OpenedImage:
+        reader = partial(read_frames, body, header, BIT_DEPTHS)
+        return replace(_opened(header, reader, inflated_bytes, options, frame), opened_for=open_frame)
+
+    return open_frame(ReadOptions(), 0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FramePicture:
+    """Frame of a DICOM file, of which only the header was read.
+
+    Args:
+        frames: header and reader of the file.
+        frame: number of the frame, from 0.
+    """
+
+    frames: FramesOfFile
+    frame: int
+
+    @property
+    def byte_count(self) -> int:
+        """Bytes of the frame in the file."""
+        return self.frames.reader.frame_bytes(self.frame)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Notes that the header shows, see `notes_of_frame`."""
+        return _notes_of_header(self.frames.header, self.frame)
+
+    def opened(self, options: ReadOptions) -> OpenedImage:
+        """Return the picture with these options, whose pixels are read when they are decoded."""
+        return _opened(self.frames.header, lambda: self.frames.reader, self.byte_count, options, self.frame)
+
+
+def frame_of_file(files: SourceFiles, path: str, frame: int) -> FramePicture | None:
+    """Return a frame of a DICOM file; None where the complete file has to be read, see `frames_of_file`.
+
+    Raises:
+        SourceError: the file holds no picture or not so many frames, or is damaged or truncated.
+    """
+    found = frames_of_file(files, path)
+    if found is None:
+        return None
+    if frame >= len(found.header.frames):
+        raise damaged_file(f"frame {frame + 1} of {len(found.header.frames)}")
+    return FramePicture(frames=found, frame=frame)
 
 
 def _opened(
-    header: PictureHeader, body: bytes, inflated_bytes: int, options: ReadOptions, frame: int
+    header: PictureHeader,
+    reader: Callable[[], FrameReader],
+    held_bytes: int,
+    options: ReadOptions,
+    frame: int,
 ) -> OpenedImage:
-    estimate = _estimate(header, inflated_bytes)
+    estimate, spacing = _estimate(header, held_bytes), header.spacing(frame)
     return OpenedImage(
         stored_size=header.stored.size,
         orientation=1,
         estimate=lambda *_: estimate,
-        load=lambda *_: _load(header, body, options, frame),
+        load=lambda *_: _load(header, reader(), options, frame),
         frames=len(header.frames),
-        opened_for=lambda chosen, number: _opened(header, body, inflated_bytes, chosen, number),
+        stated=StatedFacts(
+            spacing_mm=None if spacing is None else spacing.sides_mm,
+            words=tuple(picture_words(header.elements).items()),
+        ),
     )
 
 
-def _estimate(header: PictureHeader, inflated_bytes: int) -> MemoryEstimate:
+def _estimate(header: PictureHeader, held_bytes: int) -> MemoryEstimate:
     has_bytes = header.stored.bits_stored <= 8 and header.color not in (*GRAY, PALETTE)
     sample_bytes = _COMPRESSED_BYTES if header.syntax in PLUGINS else _PLAIN_BYTES
     return estimate_decoding(
@@ -80,13 +140,29 @@ def _estimate(header: PictureHeader, inflated_bytes: int) -> MemoryEstimate:
         1 if header.is_gray else 3,
         1 if has_bytes else 2,
         extra_pixel_bytes=header.stored.samples * sample_bytes,
-        held_bytes=inflated_bytes,
+        held_bytes=held_bytes,
     )
 
 
-def _load(header: PictureHeader, body: bytes, options: ReadOptions, frame: int) -> Raster:
-    reader = read_frames(body, header, BIT_DEPTHS)
-    notes = tuple(_header_notes(header))
+def notes_of_frame(data: bytes, frame: int) -> tuple[str, ...]:
+    """Return the notes on a frame of a DICOM picture that its header shows, without those on its values.
+
+    Raises:
+        SourceError: the header is damaged, or the file holds no picture.
+    """
+    return _notes_of_header(read_picture_header(data)[0], frame)
+
+
+def _notes_of_header(header: PictureHeader, frame: int) -> tuple[str, ...]:
+    notes = tuple(_header_notes(header, frame))
+    if not header.is_gray:
+        return notes
+    options = ReadOptions()
+    return (*notes, *_plan_notes(plan_gray(header, frame, options.window), options))
+
+
+def _load(header: PictureHeader, reader: FrameReader, options: ReadOptions, frame: int) -> Raster:
+    notes = tuple(_header_notes(header, frame))
     if not header.is_gray:
         return Raster(pixels=read_colors(header, reader, frame), notes=notes, fills_depth=True)
     plan = plan_gray(header, frame, options.window)
@@ -108,7 +184,9 @@ def _load(header: PictureHeader, body: bytes, options: ReadOptions, frame: int) 
     )
 
 
-def _header_notes(header: PictureHeader) -> Iterator[str]:
+def _header_notes(header: PictureHeader, frame: int) -> Iterator[str]:
+    if (spacing := header.spacing(frame)) is not None and spacing.at_detector:
+        yield SPACING_AT_DETECTOR
     if headers.text(header.elements, headers.BURNED_IN).upper() == "YES":
         yield BURNED_IN_TEXT
     if any(tag in header.elements for tag in headers.OVERLAY_ROWS):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -85,6 +85,22 @@ class ReadOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
+class StatedFacts:
+    """Facts that a file states about its picture beside the pixels.
+
+    Args:
+        spacing_mm: distance between rows, and between columns, of the pixels that the file stores; None if unknown.
+        words: words about what the picture shows, by the name of their field in `schemas.kinds.STATED_FIELDS`.
+    """
+
+    spacing_mm: tuple[float, float] | None = None
+    words: tuple[tuple[str, str], ...] = ()
+
+
+NOTHING_STATED = StatedFacts()
+
+
+@dataclass(frozen=True, kw_only=True)
 class DecodedImage:
     """Decoded picture with the channels and the depth of the options.
 
@@ -97,6 +113,7 @@ class DecodedImage:
         plain_jpeg_channels: 1 or 3 if the file is an upright JPEG that every decoder reads as exactly these pixels;
             else 0.
         levels: levels of 16-bit samples that were scaled to 8 bits; None for others.
+        stated: what the file states beside the pixels.
     """
 
     pixels: PixelArray
@@ -106,6 +123,7 @@ class DecodedImage:
     notes: tuple[str, ...]
     plain_jpeg_channels: int = 0
     levels: Levels | None = None
+    stated: StatedFacts = NOTHING_STATED
 
     @property
     def extent(self) -> Extent:
@@ -207,6 +225,7 @@ class OpenedImage:
         frames: number of frames, each of which is a picture of its own.
         opened_for: function from the options and the number of a frame, from 0, to the picture with these; None for a
             format whose pixels depend on neither.
+        stated: what the file states beside the pixels.
     """
 
     stored_size: Size
@@ -217,6 +236,18 @@ class OpenedImage:
     more: bool = False
     frames: int = 1
     opened_for: Callable[[ReadOptions, int], OpenedImage] | None = None
+    stated: StatedFacts = NOTHING_STATED
+
+
+class PictureFile(Protocol):
+    """Picture in a file that is not read completely."""
+
+    @property
+    def byte_count(self) -> int:
+        """Bytes that are read for it."""
+
+    def opened(self, options: ReadOptions) -> OpenedImage:
+        """Return the picture with these options, with pixels not decoded."""
 
 
 def decode_error(reason: str, detail: str = "") -> SourceError:
@@ -284,6 +315,10 @@ IGNORED_WINDOWS = "DICOM files have windows whose width is too small to be one, 
 NARROW_VALUES = (
     "DICOM files without a window use at most a quarter of the range of their values, so that the pictures have little "
     "contrast; --window CENTER/WIDTH shows a part of the range, or --dtype uint16 keeps all values"
+)
+SPACING_AT_DETECTOR = (
+    "DICOM: the pixel spacing is that at the detector, because the file states no magnification; it is smaller in the "
+    "patient"
 )
 PADDING_IN_BLACK = "DICOM: padding pixels are black"
 INVERTED = "DICOM: inverted, as MONOCHROME1 shows low values in white"

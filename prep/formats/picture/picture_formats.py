@@ -19,6 +19,7 @@ from halofeed.prep.formats.picture.image import (
     DecodedImage,
     MemoryEstimate,
     OpenedImage,
+    PictureFile,
     ReadOptions,
     Size,
     apply_orientation,
@@ -213,7 +214,7 @@ def _footprint(estimate: MemoryEstimate, opened: OpenedImage, options: ReadOptio
 
 
 def read_image(
-    data: bytes,
+    data: bytes | PictureFile,
     options: ReadOptions,
     needed_size: Callable[[int, int], Size] | None = None,
     reserve: Callable[[Footprint], None] | None = None,
@@ -233,7 +234,7 @@ def read_image(
     If the file has several frames or pages, only the first is read. Color profiles are not applied.
 
     Args:
-        data: bytes of the file.
+        data: bytes of the file, or a picture in a file that is not read completely.
         options: requested channels, depth and alpha handling.
         needed_size: function from the displayed (height, width) at full resolution to the (height, width) that later
             steps need. A JPEG is then decoded at 1/2, 1/4 or 1/8 if the result is not smaller than that, so
@@ -247,7 +248,7 @@ def read_image(
         SourceError: stage `decode`: the file is not a supported image, or it is damaged, truncated or too large.
             An incomplete picture is never returned. Also: the 16-bit samples use more bits than the options say.
     """
-    opened = open_picture(data, options, frame)
+    opened = open_picture(data, options, frame) if isinstance(data, bytes) else data.opened(options)
     check_pixel_count(opened.stored_size, options.max_pixels)
     displayed = displayed_size(opened.orientation, opened.stored_size)
     # The sides as stored: `displayed_size` swaps them for some orientations, and a second time swaps them back.
@@ -274,6 +275,7 @@ def read_image(
         scale=raster.scale,
         notes=(),
         levels=levels_of(raster.pixels, options),
+        stated=opened.stated,
     )
     # The levels must be counted before they become 8 bits.
     if image.levels is not None:

@@ -10,10 +10,10 @@ from posixpath import splitext
 
 from halofeed.prep.formats.picture.image import decode_error
 from halofeed.prep.formats.picture.picture_formats import sniff
+from halofeed.prep.formats.region.dicom_picture_regions import open_dicom_regions
 from halofeed.prep.formats.region.jpeg_rows import open_jpeg_regions
 from halofeed.prep.formats.region.png_rows import open_png_regions
 from halofeed.prep.formats.region.region_reader import RegionReader
-from halofeed.prep.formats.region.slide_regions import open_slide_regions
 from halofeed.prep.formats.region.tiff_regions import open_tiff_regions
 from halofeed.prep.formats.region.whole_picture import open_whole_picture
 from halofeed.prep.sources.files import SourceFiles
@@ -37,7 +37,7 @@ FORMATS: Mapping[str, Callable[[SourceFiles, str, int], RegionReader]] = {
     "webp": open_whole_picture,
     "gif": open_whole_picture,
     "bmp": open_whole_picture,
-    "dicom": open_slide_regions,
+    "dicom": open_dicom_regions,
 }
 
 

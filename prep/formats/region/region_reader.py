@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.prep.formats.picture.image import Size
+from halofeed.prep.formats.picture.image import NOTHING_STATED, Size, StatedFacts
 
 COLOR_BANDS = {"gray": 1, "gray-alpha": 2, "rgb": 3, "rgba": 4, "bands": None}
 """Number of bands of each value of `RegionFacts.color`; None: any number."""
@@ -62,6 +62,8 @@ class RegionFacts:
         nodata: value per band that marks a missing pixel; None if the file has none.
         pixel_size_m: (height, width) of a pixel of level 0 in meters; None if the file does not state it.
         notes: what was chosen or left out, for the statistics.
+        fills_depth: whether 16-bit values use all bits, so that a dark picture is dark.
+        stated: what the file states beside the pixels.
 
     >>> RegionFacts(levels=((300, 400), (150, 200)), bands=3, dtype="uint8", color="rgb", row_steps=(64, 64)).size
     (300, 400)
@@ -79,6 +81,8 @@ class RegionFacts:
     nodata: tuple[float, ...] | None = None
     pixel_size_m: tuple[float, float] | None = None
     notes: tuple[str, ...] = ()
+    fills_depth: bool = False
+    stated: StatedFacts = NOTHING_STATED
 
     def __post_init__(self) -> None:
         if self.color not in COLOR_BANDS:

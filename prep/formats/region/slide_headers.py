@@ -15,7 +15,14 @@ from itertools import pairwise
 from posixpath import dirname
 from typing import TYPE_CHECKING, Any
 
-from halofeed.prep.formats.dicom.sop_classes import SLIDE_CLASS
+from halofeed.prep.formats.dicom.headers import media_sop_class
+from halofeed.prep.formats.dicom.sop_classes import (
+    IMAGE,
+    SECONDARY_CAPTURE,
+    SLIDE_CLASS,
+    SOP_CLASS_KINDS,
+    sop_class_kind,
+)
 from halofeed.prep.formats.picture.image import Size, damaged_error, decode_error
 from halofeed.prep.sources.files import SourceFiles, SourceRanges
 from halofeed.prep.sources.range_stream import RangeStream
@@ -26,7 +33,8 @@ if TYPE_CHECKING:
 
 _VOLUME = "VOLUME"
 """Third value of Image Type of a resolution of the slide; others are LABEL, OVERVIEW and THUMBNAIL (C.8.12.4.1.1)."""
-_META_BYTES = 1024
+SLIDE_HEAD_BYTES = 1024
+"""First bytes of a file that name its class."""
 _SLIDE_CLASS = re.compile(rb"%b(?![\d.])" % re.escape(SLIDE_CLASS).encode())
 _LAST_BRIEF_TAG = 0x00480007
 """Total Pixel Matrix Rows. The tags behind it may list the places of 100,000 frames, which a listing does not need."""
@@ -106,6 +114,7 @@ class SlideIndex:
         self._folders: dict[str, frozenset[str]] = {}
 
     def __contains__(self, path: str) -> bool:
+        """Return whether a file is a picture that is cut into tiles."""
         folder = dirname(path)
         if folder not in self._folders:
             self._folders[folder] = frozenset(_pictures_in(self._files, folder))
@@ -113,13 +122,20 @@ class SlideIndex:
 
 
 def _pictures_in(files: SourceFiles, folder: str) -> list[str]:
-    """Return the files of a folder that are pictures; a damaged slide is one, so that its fault is reported."""
+    """Return the files of a folder that are pictures; a damaged slide is one, so that its fault is reported.
+
+    Single pictures, such as mammograms, count where no slide is beside them: there they are photographs of it.
+    """
     pictures, found = list[str](), list[_Instance]()
     for name in files.files_in(folder):
         try:
             found += [one] if (one := _brief(files, name)) is not None else []
         except SourceError:
             pictures.append(name)
+    if not found and not pictures:
+        return [
+            name for name in files.files_in(folder) if is_single_picture(files.head(name, SLIDE_HEAD_BYTES))
+        ]
     largest = list[_Instance]()
     for one in sorted(found, key=lambda one: (-one.pixels, one.path)):
         # A series may hold several regions of a slide, each with its resolutions.
@@ -139,7 +155,7 @@ def read_levels(files: SourceFiles, path: str) -> tuple[list[SlideHeader], int]:
         if str(data.get("SOPClassUID", "")) != SLIDE_CLASS:
             raise decode_error(
                 "DICOM file is no whole-slide image",
-                "convert slices of a scan with --layout dicom and --depth; single pictures are not cut into tiles",
+                "convert slices of a scan with --layout dicom and --depth; single pictures such as radiographs are cut",
             )
         siblings, damaged = _siblings(files, path, str(data.get("SeriesInstanceUID", "")))
         if not _is_volume(data):
@@ -212,15 +228,27 @@ class _Instance:
         return self.size[0] * self.size[1]
 
 
+def is_slide_head(head: bytes) -> bool:
+    """Return whether the first bytes of a file are those of a DICOM slide, of any resolution."""
+    # The class is in the file meta information (PS3.10, 7.1), so that other files are not parsed.
+    return head[128:132] == b"DICM" and _SLIDE_CLASS.search(head[:SLIDE_HEAD_BYTES]) is not None
+
+
+def is_single_picture(head: bytes) -> bool:
+    """Return whether the first bytes are those of a single DICOM picture by its class: no slice, mask or report."""
+    sop_class = media_sop_class(head)
+    kind = (sop_class_kind(sop_class) if sop_class else None) or IMAGE
+    # The standard names each class of pictures an image; that of slices of a volume is `IMAGE` alone.
+    return kind == SECONDARY_CAPTURE or (kind != IMAGE and IMAGE in kind and sop_class not in SOP_CLASS_KINDS)
+
+
 def _brief(files: SourceFiles, path: str) -> _Instance | None:
     """Return the size and the series of a resolution of a slide; None for any other file.
 
     Raises:
         SourceError: the file is a slide, and its header is damaged.
     """
-    head = files.head(path, _META_BYTES)
-    # The class is in the file meta information (PS3.10, 7.1), so that other files are not parsed.
-    if head[128:132] != b"DICM" or not _SLIDE_CLASS.search(head):
+    if not is_slide_head(files.head(path, SLIDE_HEAD_BYTES)):
         return None
     with _header_failures():
         data, _ = _read(files, path, brief=True)

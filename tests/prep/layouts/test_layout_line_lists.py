@@ -2,11 +2,15 @@
 
 import json
 
+import numpy as np
 import pytest
+from PIL import Image
 
 from halofeed.errors import AnnotationsError
+from halofeed.loader import Loader
 from halofeed.prep.annotations.resolve_boxes import scale_to_pixels
 from tests.support.annotation_writer import draw
+from tests.support.conversions import run_convert
 from tests.support.layout_references import by_source, detected, list_references, write_files
 
 SIZE = (16, 24)
@@ -205,7 +209,71 @@ def test_several_labels_and_label_images_of_a_manifest_are_named(tmp_path):
         [("dog", *IN_PIXELS)],
         [("dog", *IN_PIXELS)],
     ]
-    assert "--label-colors '2acf59=road'" in found["b.png"].problem[2]
+    assert "--task segmentation" in found["b.png"].problem[2]
+
+
+def colored(name, label, colors):
+    given = {
+        str(number): {"class-name": one, "hex-color": color, "confidence": 0.9}
+        for number, (one, color) in enumerate(colors.items())
+    }
+    meta = {"internal-color-map": given, "human-annotated": "yes"}
+    return labeled(name, "semantic-segmentation", f"s3://bucket/job/out/{label}", "street-ref", **meta)
+
+
+COLORS = {"BACKGROUND": "#ffffff", "road": "#2acf59", "car": "#F28333"}
+
+
+def test_label_images_of_a_manifest_have_the_classes_of_its_colors(tmp_path):
+    # A line may count only the classes that its picture shows.
+    few = {name: COLORS[name] for name in ("BACKGROUND", "car")}
+    written = lines(colored("a b.png", "1_2020-01-01T00_00.png", COLORS), colored("c.png", "2.png", few))
+    both = labeled("d.png", "object-detection", boxed(side()), **{"class-map": CLASS_MAP})
+    write_files(tmp_path, {"in/m.manifest": written + "\n" + lines(both)})
+    values = np.zeros((16, 24), np.uint8)
+    values[2:5, 3:9], values[8:, 10:] = 1, 2
+    shown = np.array([[255] * 3, [0x2A, 0xCF, 0x59], [0xF2, 0x83, 0x33]], np.uint8)
+    for name in ("1_2020-01-01T00_00", "2"):
+        (tmp_path / "in/out").mkdir(exist_ok=True)
+        pixels = shown[values if name != "2" else values // 2 * 2]
+        Image.fromarray(pixels).save(tmp_path / f"in/out/{name}.png")
+    draw(tmp_path / "in", "a b.png", "c.png", "d.png", size=(16, 24))
+    found = {one.source: one for one in list_references("sagemaker", tmp_path / "in", task="segmentation")}
+    assert {name: one.problem and one.problem[0] for name, one in found.items()} == {
+        "a b.png": None,
+        "c.png": None,
+        "d.png": "selection",
+    }
+    data = run_convert(
+        *(tmp_path / "in", tmp_path / "out"),
+        layout="sagemaker",
+        task="segmentation",
+        height=16,
+        width=24,
+        encoding="png",
+    )
+    loader = Loader(data.folder, batch_size=2, training=False, include=["key"])
+    assert loader.manifest.labels == {0: "BACKGROUND", 1: "car", 2: "road"}
+    batch = loader.batch(0)
+    by_key = dict(zip(map(str, batch["key"]), batch["label"], strict=True))
+    np.testing.assert_array_equal(by_key["a b.png"], np.array([0, 2, 1])[values])
+    np.testing.assert_array_equal(by_key["c.png"], values // 2)
+
+
+@pytest.mark.parametrize(
+    ("colors", "words"),
+    [
+        ({"BACKGROUND": "#ffffff", "road": "green"}, "expected class-name and hex-color"),
+        ({"BACKGROUND": "#ffffff", "lane": "#2acf59"}, "color 2acf59 is 'road', and 'lane' in"),
+    ],
+)
+def test_colors_that_are_damaged_or_contradict_each_other_are_named(tmp_path, colors, words):
+    write_files(
+        tmp_path, {"m.manifest": lines(colored("a.png", "1.png", colors), colored("b.png", "2.png", COLORS))}
+    )
+    draw(tmp_path, "a.png", "b.png", "out/1.png", "out/2.png")
+    with pytest.raises(AnnotationsError, match=words):
+        list_references("sagemaker", tmp_path, task="segmentation")
 
 
 def test_the_json_of_the_built_in_algorithm_describes_one_picture(tmp_path):

@@ -1,5 +1,6 @@
 """Objects that are drawn: a mask for each (DSB 2018), values of label images, and PASCAL's text with PedMasks."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -7,8 +8,15 @@ import pytest
 from PIL import Image
 
 from halofeed.errors import AnnotationsError
+from halofeed.inspection.verify import verify
+from halofeed.loader import Loader
+from halofeed.prep.convert.drawn_boxes import with_drawn_boxes
+from halofeed.prep.options.recipe import Recipe
+from halofeed.prep.sources.files import LocalFiles
 from halofeed.prep.voxels.masks import draw_mask
+from halofeed.system.errors import SourceError
 from tests.support.annotation_writer import draw
+from tests.support.conversions import run_convert
 from tests.support.layout_references import by_source, detected, list_references, make, write_files
 
 SIZE = (16, 24)
@@ -40,6 +48,17 @@ def boxes_of(one):
     return boxes + [reason for reason, _ in one.bad_objects]
 
 
+def with_masks(found, root: Path, **options):
+    """The references by source, with the boxes that a worker reads from the files of their objects."""
+    recipe, read = Recipe(layout="object-masks", height=16, width=16, **options), {}
+    for name, one in found.items():
+        try:
+            read[name] = with_drawn_boxes(one, LocalFiles(root), recipe)
+        except SourceError as error:
+            read[name] = replace(one, problem=error.args)
+    return read
+
+
 OF_A, OF_B = ("object", 2, 3, 12, 9, 60), ("object", 15, 8, 21, 14, 36)
 
 
@@ -55,6 +74,9 @@ def test_each_file_of_masks_beside_a_picture_is_an_object(tmp_path):
         save(tmp_path, f"stage1_train/{place}.png", drawing(*([area] if area else [])))
     assert detected(tmp_path) == "object-masks"
     found = by_source("object-masks", tmp_path)
+    listed = found["stage1_train/00ae/images/00ae.png"]
+    assert listed.paths == (listed.source, "stage1_train/00ae/masks/1f.png", "stage1_train/00ae/masks/2e.png")
+    found = with_masks(found, tmp_path)
     assert {name.split("/")[1]: boxes_of(one) for name, one in found.items()} == {
         "00ae": [OF_A, OF_B],
         "00bf": [OF_A],
@@ -63,6 +85,7 @@ def test_each_file_of_masks_beside_a_picture_is_an_object(tmp_path):
     }
     assert found["stage1_train/00ae/images/00ae.png"].declared_size == SIZE
     found = by_source("object-masks", tmp_path, masks=True, one_class="nucleus")
+    found = with_masks(found, tmp_path, masks=True)
     box = found["stage1_train/00ae/images/00ae.png"].boxes[1]
     assert box.label == "nucleus" and np.array_equal(draw_mask(box.mask, SIZE), drawing(B) // 255)
 
@@ -82,9 +105,48 @@ def test_masks_of_a_picture_are_in_a_folder_of_its_own(tmp_path, image, masks):
     for name, area in zip(masks, (A, B), strict=True):
         save(tmp_path, name, drawing(area))
     assert detected(tmp_path) == "object-masks"
-    assert {name: boxes_of(one) for name, one in by_source("object-masks", tmp_path).items()} == {
-        image: [OF_A, OF_B]
-    }
+    found = with_masks(by_source("object-masks", tmp_path), tmp_path)
+    assert {name: boxes_of(one) for name, one in found.items()} == {image: [OF_A, OF_B]}
+
+
+def test_listing_reads_no_mask_but_the_header_of_the_first(tmp_path, monkeypatch):
+    draw(tmp_path, "images/a.jpg")
+    for name in ("1", "2", "3"):
+        save(tmp_path, f"masks/a/{name}.png", drawing(A))
+    read, head = [], LocalFiles.head
+
+    def noting(self, path, size):
+        read.append(path)
+        return head(self, path, size)
+
+    monkeypatch.setattr(LocalFiles, "head", noting)
+    monkeypatch.setattr(LocalFiles, "read", None)
+    (one,) = list_references("object-masks", tmp_path)
+    assert [box.drawing for box in one.boxes] == [f"masks/a/{name}.png" for name in "123"]
+    assert {path for path in read if path.startswith("masks/")} == {"masks/a/1.png"}
+
+
+@pytest.mark.parametrize("fit", ["", "tiles"])
+def test_masks_are_read_by_the_converter_of_the_picture(tmp_path, fit):
+    save(tmp_path / "source", "images/a.png", np.dstack([drawing(A, B)] * 3))
+    for name, area in (("1", A), ("2", B), ("3", A), ("4", np.s_[:0])):
+        save(tmp_path / "source", f"masks/a/{name}.png", drawing(area))
+    options = {"fit": fit} if fit else {}
+    done = run_convert(
+        tmp_path / "source",
+        tmp_path / "out",
+        layout="object-masks",
+        masks=True,
+        height=16,
+        width=24,
+        **options,
+    )
+    assert verify(done.folder).ok
+    (rejected,) = (Path(done.folder) / "rejected.jsonl").read_text().splitlines()
+    assert "mask is empty" in rejected and "masks/a/4.png" in rejected
+    batch = Loader(done.folder, batch_size=1, training=False, include=["masks"]).batch(0)
+    pixels = np.round(batch["boxes"][0, :3] * [16, 24, 16, 24]).astype(int).tolist()
+    assert pixels == [[3, 2, 9, 12], [8, 15, 14, 21], [3, 2, 9, 12]]
 
 
 def test_masks_named_by_classes_are_no_objects(tmp_path):
@@ -129,13 +191,13 @@ def test_masks_that_cannot_be_read_are_listed_and_the_others_kept(tmp_path):
     save(tmp_path, "masks/a/3.png", drawing(B)[:9])
     write_files(tmp_path, {"masks/a/4.png": "no picture"})
     unread = ["not an image format that is read"]
-    found = by_source("object-masks", tmp_path)
+    found = with_masks(by_source("object-masks", tmp_path), tmp_path)
     assert {name: boxes_of(one) for name, one in found.items()} == {
         "images/a.png": [OF_A, "mask is stored with loss", "masks have several sizes", *unread],
         "images/b.png": "image has no annotation",
         "other/c.png": "file is neither image nor label by its name",
     }
-    found = by_source("object-masks", tmp_path, on_bad_object="reject")
+    found = with_masks(by_source("object-masks", tmp_path), tmp_path, on_bad_object="reject")
     assert boxes_of(found["images/a.png"]) == "mask is stored with loss"
 
 

@@ -15,6 +15,7 @@ from halofeed.prep.layouts import find_layout
 from halofeed.prep.layouts.lidc import NoduleReading, merge_readings
 from halofeed.prep.sources.files import LocalFiles
 from tests.support.dicom_writer import write_volume
+from tests.support.layout_references import detected
 from tests.support.scan_box_sets import (
     LIDC_AFFINE,
     draw_lidc,
@@ -129,6 +130,74 @@ def test_rows_with_faults_are_listed_and_the_others_kept(tmp_path):
     assert found["p9"].problem[1] == "scan of a row is not there"
     rejected = {one.source: one.problem for one in listed(tmp_path, on_bad_object="reject")}
     assert rejected["p1.nii.gz"] is not None
+
+
+SIDES = HEADER[2:]
+
+
+@pytest.mark.parametrize("file", ["t.jsonl", "t.ndjson"])
+@pytest.mark.parametrize(
+    "rows",
+    {
+        "one box per row": [
+            {"scan": "p1", "class": "a", **dict(zip(SIDES, (*LOW, *HIGH), strict=True))},
+            {"scan": "p1", "class": "b", **dict(zip(SIDES, (*LOW, *HIGH), strict=True)), "reader": 3},
+            {"scan": "p2"},
+        ],
+        "all objects of a scan": [
+            {"image": "p2.nii.gz", "findings": []},
+            {
+                "image": "p1.nii.gz",
+                "patient": "x",
+                "tags": ["ct"],
+                "findings": [
+                    {"label": name, **dict(zip(SIDES, (*LOW, *HIGH), strict=True))} for name in ("a", "b")
+                ],
+            },
+        ],
+        "centers and sizes, null for none": [
+            {
+                "volume": "p1",
+                "objects": [
+                    {
+                        "category": name,
+                        **dict(zip("xyz", CENTER, strict=True)),
+                        "w": SIZE[0],
+                        "h": SIZE[1],
+                        "d": SIZE[2],
+                    }
+                    for name in ("a", "b")
+                ],
+            },
+            {"volume": "p2", "objects": None},
+        ],
+    }.items(),
+    ids=lambda item: item[0],
+)
+def test_rows_of_json_have_a_box_or_a_list_of_objects(tmp_path, rows, file):
+    for name in ("p1", "p2"):
+        write_scan(tmp_path / f"{name}.nii.gz")
+    (tmp_path / file).write_text("".join(f"{json.dumps(row)}\n" for row in rows[1]))
+    assert detected(tmp_path) == "scan-boxes"
+    first, second = listed(tmp_path)
+    assert [(box.label, corners(box)) for box in first.boxes] == [("a", (*LOW, *HIGH)), ("b", (*LOW, *HIGH))]
+    assert (second.boxes, second.problem) == ((), None)
+
+
+def test_lists_of_numbers_and_other_values_of_json_are_refused_with_what_is_needed(tmp_path):
+    write_scan(tmp_path / "p1.nii.gz")
+    table = tmp_path / "t.jsonl"
+    table.write_text(json.dumps({"scan": "p1", "boxes": [[*LOW, *HIGH]]}))
+    with pytest.raises(AnnotationsError, match=r"no boxes of scans; found scan, boxes; expected .*zmax"):
+        listed(tmp_path)
+    row = {"scan": "p1", "objects": [dict(zip(SIDES, (*LOW, *HIGH), strict=True))]}
+    table.write_text(f"{json.dumps(row)}\n{json.dumps({'scan': 'p2', 'objects': 3})}\n")
+    with pytest.raises(AnnotationsError, match=r"t.jsonl:2: objects: expected a list of objects"):
+        listed(tmp_path)
+    write_table(tmp_path / "t.csv", HEADER, [("p1", "a", *LOW, *HIGH)])
+    table.write_text(json.dumps(row))
+    with pytest.raises(AnnotationsError, match=r"t.jsonl, .*t.csv have boxes of scans; name one of them"):
+        listed(tmp_path)
 
 
 def test_a_name_of_two_scans_is_refused_unless_its_folder_tells(tmp_path):
@@ -277,9 +346,28 @@ def test_readings_that_share_volume_by_others_are_one_nodule():
     chain = [reading(n, (0, 0, 4 * n), (5, 5, 4 * n + 5)) for n in range(4)]
     (box,) = merge_readings(chain, 4)
     assert not box.is_crowd
-    assert (box.xmin, box.xmax) == (6.0, 11.0)
+    assert (box.xmin, box.xmax) == (4.0, 13.0)
     beside = [reading(0, (0, 0, 0), (5, 5, 5)), reading(1, (0, 0, 5), (5, 5, 9))]
     assert len(list(merge_readings(beside, 1))) == 2
+
+
+@pytest.mark.parametrize("readers", [1, 2, 3, 4])
+def test_a_nodule_is_what_half_of_its_readers_hold_along_each_axis(readers):
+    random = np.random.default_rng(readers)
+    for _ in range(50):
+        lows, highs = random.integers(0, 10, (readers, 3)), random.integers(11, 20, (readers, 3))
+        held = np.zeros((3, 20), int)
+        for low, high in zip(lows, highs, strict=True):
+            held += (low[:, None] <= np.arange(20)) & (np.arange(20) < high[:, None])
+        first, last = np.array([np.flatnonzero(2 * one >= readers)[[0, -1]] for one in held]).T
+        outlined = [
+            reading(n, tuple(low), (high[0] - 1, *high[1:]))
+            for n, (low, high) in enumerate(zip(lows.astype(float), highs.astype(float), strict=True))
+        ]
+        (box,) = merge_readings(outlined, 1)
+        # Ends along z are positions of slices, which both belong to the nodule; those of pixels are continuous.
+        assert (box.zmin, box.ymin, box.xmin) == tuple(first)
+        assert (box.zmax, box.ymax - 1, box.xmax - 1) == tuple(last)
 
 
 def test_nodules_of_few_readers_and_small_ones_are_flagged():

@@ -11,6 +11,7 @@ import pytest
 
 from halofeed.errors import AnnotationsError
 from halofeed.pipelines.job import reference_from_json, reference_to_json
+from halofeed.prep.annotations.polygon_tracks import polygon_between
 from halofeed.prep.formats.clip.clip_formats import open_clip
 from halofeed.prep.formats.clip.frame_pictures import _Video
 from halofeed.prep.sources.example import SourceExample
@@ -276,7 +277,7 @@ def test_a_turn_between_key_frames_takes_the_shorter_way(tmp_path):
 @pytest.mark.parametrize(
     "shapes",
     [
-        '<polygon frame="0" outside="0" points="1,1;9,1;9,9"/><polygon frame="3" outside="0" points="1,1;9,1;9,9"/>',
+        '<mask frame="0" outside="0" left="1" top="1" width="1" height="1" rle="0,1"/>' + box(3, 1, 1, 9, 9),
         box(0, 1, 1, 9, 9, keyframe=0) + box(3, 1, 1, 9, 9, keyframe=0),
     ],
 )
@@ -286,6 +287,57 @@ def test_a_gap_that_cvats_rule_for_boxes_does_not_fill_is_named(tmp_path, shapes
     found = read("cvat", tmp_path)
     assert [found[frame(number)].problem is not None for number in range(4)] == [False, True, True, False]
     assert found[frame(1)].problem[1] == "track has no box on a frame"
+
+
+BETWEEN = [
+    # Two polygons, the share of the way, and the polygon of CVAT's interpolate_position (annotation.py).
+    (
+        [10, 10, 30, 10, 30, 30, 10, 30],
+        [14, 12, 44, 12, 40, 36, 24, 46, 12, 30],
+        0.25,
+        [11, 10.5, 33.5, 10.5, 32.5, 31.5, 13.5, 34, 10.5, 30],
+    ),
+    (
+        [10, 10, 20, 8, 30, 10, 31, 20, 30, 30, 20, 33, 10, 30],
+        [20, 20, 50, 20, 35, 45],
+        0.5,
+        [15, 15, 20, 14, 40, 15, 40.5, 20, 40, 25, 27.5, 39, 22.5, 37.5],
+    ),
+    (
+        [5, 5, 6, 5, 40, 5, 40, 40],
+        [5, 6, 41, 6, 42, 44, 6, 41],
+        0.75,
+        [5, 5.75, 5.25, 5.75, 40.75, 5.75, 41.5, 43, 14.5, 40.75],
+    ),
+]
+
+
+@pytest.mark.parametrize(("first", "second", "share", "expected"), BETWEEN)
+def test_a_polygon_between_key_frames_is_that_of_cvat(tmp_path, first, second, share, expected):
+    assert polygon_between(first, second, share) == pytest.approx(expected)
+    places = {0: first, 4: second}
+    written = [
+        ";".join(f"{x},{y}" for x, y in zip(numbers[::2], numbers[1::2], strict=True))
+        for numbers in places.values()
+    ]
+    shapes = "".join(
+        f'<polygon frame="{number}" outside="0" points="{points}"/>'
+        for number, points in zip(places, written, strict=True)
+    )
+    draw_frames(tmp_path, 5)
+    write_files(tmp_path, {"a.xml": cvat(shapes, stop=4)})
+    found = read("cvat", tmp_path, masks=True)
+    middle = found[frame(round(4 * share))]
+    assert middle.boxes[0].mask[0] == pytest.approx(expected) and "interpolated" in middle.notes[0]
+    assert found[frame(0)].boxes[0].mask == [first] and found[frame(4)].boxes[0].mask == [second]
+
+
+def test_a_moved_polygon_moves_by_the_share_and_one_without_extent_has_no_way():
+    square = [0.0, 0, 8, 0, 8, 8, 0, 8]
+    moved = [side + 4 for side in square]
+    for share in (0, 0.3, 1):
+        assert polygon_between(square, moved, share) == pytest.approx([side + 4 * share for side in square])
+    assert polygon_between(square, [3.0, 3] * 4, 0.5) is None
 
 
 def pictures(count: int) -> list[np.ndarray]:

@@ -319,6 +319,29 @@ def test_columns_that_may_be_classes_beside_others_are_offered_and_can_be_named(
     assert [set(one.labels or ()) for one in found] == [{"Pleural Effusion"}, {"Pleural Effusion", "Mass"}]
 
 
+def test_one_message_names_all_options_of_a_table_and_they_read_all_tables_of_the_set(tmp_path):
+    header = "Path,Age,Edema,Fracture"
+    paths = [f"{split}/{number}.jpg" for split in ("train", "valid") for number in (1, 2)]
+    make(tmp_path, *paths)
+    write_files(
+        tmp_path,
+        {
+            "train.csv": f"{header}\n{paths[0]},40,1.0,-1.0\n{paths[1]},50,,0.0\n",
+            "valid.csv": f"{header}\n{paths[2]},60,1.0,1.0\n{paths[3]},70,0.0,0.0\n",
+        },
+    )
+    with pytest.raises(AnnotationsError) as caught:
+        list_references("csv", tmp_path)
+    with pytest.raises(AnnotationsError) as detecting:
+        detected(tmp_path)
+    for message in (str(caught.value), str(detecting.value)):
+        assert "label=Edema,label=Fracture --class-marks no=blank,no=-1;" in message
+        assert "reject=blank,reject=-1 leaves out" in message and "--source" not in message
+    named = {"column": ("label=Edema", "label=Fracture"), "class_marks": ("no=blank", "no=-1")}
+    found = {one.source: one for one in list_references("csv", tmp_path, **named, several_classes="keep")}
+    assert [found[path].labels for path in paths] == [("Edema",), (), ("Edema", "Fracture"), ()]
+
+
 @pytest.mark.parametrize(
     ("written", "words"),
     [

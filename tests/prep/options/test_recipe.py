@@ -40,7 +40,11 @@ IDLE += [
     ({"center": "label"}, {**LABELED, "depth": 4, "fit": "tiles"}, "--fit crop-or-pad"),
     ({"annotation_grid": "displayed"}, {"layout": "csv", "depth": 4}, "with --depth; leave one of them out"),
     ({"missing_classes": "empty"}, {"layout": "msd", "depth": 4}, "--layout class-masks, bids"),
-    ({"several_masks": "merge"}, {"layout": "msd", "depth": 4}, "--layout pairs, dicom, csv or jsonl"),
+    (
+        {"several_masks": "merge"},
+        {"layout": "msd", "depth": 4},
+        "--layout pairs, class-masks, dicom, csv or jsonl",
+    ),
     (
         {"image_pattern": "{id}.nii"},
         {**LABELED, "depth": 4},
@@ -98,7 +102,7 @@ WRONG = [
     ({"window": "40/wide"}, "--window: expected a name or center/width, got '40/wide'"),
     ({"dtype": "uint16"}, "--dtype uint16: expected one of int16, uint8, float32, bfloat16 for volumes"),
     ({"channels": -1}, "--channels -1: expected 1 or more"),
-    ({"pad_value": (1, 2)}, "--pad-value: expected one value for volumes, got 2"),
+    ({"pad_value": (1, 2)}, "--pad-value: expected 1 or 1 value, got 2"),
     ({"map_classes": ("a",)}, "expected FROM=TO"),
     ({"map_classes": ("a=",)}, "expected FROM=TO"),
     ({"map_classes": ("a=b", "a=c")}, "a comes twice"),

@@ -1,0 +1,99 @@
+"""Measures of records for a review, against slow and obvious ones."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from halofeed.prep.convert.record_measures import picture_measures, scan_measures
+from halofeed.prep.convert.tallies import sum_pixels
+from halofeed.schemas import measures
+
+
+def drawn(seed, dtype, height=90, width=70, channels=3):
+    random = np.random.default_rng(seed)
+    return random.integers(0, np.iinfo(dtype).max, (height, width, channels), dtype, endpoint=True)
+
+
+def measured(pixels):
+    return picture_measures(pixels, sum_pixels(pixels))
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.uint16])
+@pytest.mark.parametrize("channels", [1, 3])
+def test_measures_are_those_of_evenly_spaced_rows(dtype, channels):
+    pixels = drawn(1, dtype, channels=channels)
+    pixels[:40] //= 3
+    rows, found = pixels[::8].astype(float), measured(pixels)
+    largest = np.iinfo(dtype).max
+    assert found[measures.BRIGHTNESS] == pytest.approx(rows.mean() / largest)
+    variance = rows.reshape(-1, channels).var(0).mean()
+    assert found[measures.CONTRAST] == pytest.approx(np.sqrt(variance) / largest)
+    wide = pixels.astype(float)
+
+    def squares(apart):
+        return np.mean([(row[apart:] - row[:-apart]) ** 2 for row in wide[::3]])  # 90 // 24
+
+    assert found[measures.SHARPNESS] == pytest.approx(squares(1) / squares(4))
+    assert found[measures.ROUGHNESS] == pytest.approx(squares(1) / (2 * variance))
+
+
+def test_entropy_counts_the_bits_of_the_values():
+    one = np.full((32, 32, 1), 9, np.uint8)
+    two = np.repeat(np.arange(2, dtype=np.uint8), 16)[None, :, None].repeat(32, 0)
+    assert measured(one)[measures.ENTROPY_BITS] == 0
+    assert measured(two)[measures.ENTROPY_BITS] == 1
+
+
+def test_sharpness_ignores_brightness_and_contrast():
+    pixels = drawn(2, np.uint8) // 4
+    first, second = measured(pixels), measured(pixels * 3 + 20)
+    assert first[measures.SHARPNESS] == pytest.approx(second[measures.SHARPNESS])
+    assert first[measures.ROUGHNESS] == pytest.approx(second[measures.ROUGHNESS])
+
+
+def test_noise_is_rough_and_a_ramp_is_blurred():
+    noise = measured(drawn(3, np.uint8, 400, 400))
+    ramp = measured(np.tile(np.arange(250, dtype=np.uint8)[None, :, None], (250, 1, 3)))
+    assert noise[measures.ROUGHNESS] == pytest.approx(1, abs=0.03)
+    assert noise[measures.SHARPNESS] == pytest.approx(1, abs=0.03)
+    assert ramp[measures.SHARPNESS] == pytest.approx(1 / 16)
+    assert ramp[measures.ROUGHNESS] < 0.001
+
+
+@given(height=st.integers(1, 12), width=st.integers(1, 12), seed=st.integers(0, 9))
+def test_pictures_of_any_size_are_measured(height, width, seed):
+    found = measured(drawn(seed, np.uint8, height, width))
+    assert all(np.isfinite(value) for value in found.values())
+
+
+def test_a_picture_of_one_color_has_no_sharpness():
+    found = measured(np.full((64, 64, 3), (9, 90, 200), np.uint8))
+    assert found[measures.CONTRAST] == 0
+    assert measures.SHARPNESS not in found
+
+
+def test_classes_of_a_scan_have_their_mean_in_every_eighth_row():
+    random = np.random.default_rng(4)
+    image = random.integers(-1000, 400, (6, 40, 30, 2), np.int16)
+    labels = (random.random((6, 40, 30)) * 4).astype(np.uint8)
+    labels[labels == 3] = 200
+    labels[0, 0, 0] = 3
+    found = scan_measures(image, (3, 1, 1), labels, {1: 50, 2: 60, 200: 70, 3: 1})
+    for identity in (1, 2, 200):
+        inside = labels[:, ::8] == identity
+        expected = image[:, ::8, :, 0][inside].mean(dtype=np.float64)
+        assert found[f"class_mean/{identity}"] == pytest.approx(expected)
+    assert found["class_mm3/200"] == 70
+    # One voxel says nothing about a mean.
+    assert "class_mean/3" not in found and found["class_mm3/3"] == 1
+
+
+def test_overlapping_classes_each_have_their_mean():
+    image = np.arange(4 * 16 * 32, dtype=np.float32).reshape(4, 16, 32, 1)
+    labels = np.zeros((4, 16, 32), np.uint8)
+    labels[:2] |= 1
+    labels[1:3] |= 2
+    found = scan_measures(image, (1, 1, 1), labels, {5: 1, 7: 1}, channels=(5, 7))
+    assert found["class_mean/5"] == image[:2, ::8].mean()
+    assert found["class_mean/7"] == image[1:3, ::8].mean()
