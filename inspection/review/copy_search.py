@@ -83,7 +83,7 @@ class Pairs:
     def __len__(self) -> int:
         return len(self.first)
 
-    def take(self, chosen: NDArray[Any]) -> Pairs:
+    def take(self, chosen: NDArray[Any] | slice) -> Pairs:
         """Return the pairs that a mask or numbers choose."""
         return Pairs(**{name: values[chosen] for name, values in vars(self).items()})
 
@@ -406,14 +406,14 @@ def _resamplers() -> Floats:
 
 def _nearest_span(spans: Floats) -> Integers:
     """Return the number in `_SPANS` of each span [pair, 2]."""
-    return np.abs(spans[:, None] - _SPAN_TABLE[None]).sum(2).argmin(1)
+    return np.asarray(np.abs(spans[:, None] - _SPAN_TABLE[None]).sum(2).argmin(1))
 
 
 def _resampled(thumbnails: NDArray[np.int8], rows: Floats, columns: Floats) -> Floats:
     """Return a part of each thumbnail [record, row, column] in as many cells."""
     down, across = (_resampler(*span.tolist()).astype(np.float32) for span in (rows, columns))
     flat = thumbnails.reshape(len(thumbnails), -1).astype(np.float32)
-    return (flat @ np.kron(down, across).T).reshape(-1, SIDE, SIDE)
+    return np.asarray(flat @ np.kron(down, across).T, np.float32).reshape(-1, SIDE, SIDE)
 
 
 def _turned_back(thumbnails: NDArray[np.int8], turns: Integers) -> Floats:
@@ -441,7 +441,7 @@ def _details(thumbnails: Floats) -> Floats:
     Many pictures of one kind have the same large shapes, such as chests and folded clothes; copies have the same
     details.
     """
-    return thumbnails - _blur() @ thumbnails @ _blur().T
+    return np.asarray(thumbnails - _blur() @ thumbnails @ _blur().T, np.float32)
 
 
 def _correlations(first: Floats, second: Floats) -> Floats:

@@ -103,7 +103,7 @@ class ReviewedSet:
         one, row = self._at(record)
         index = self._stored(one).index
         if (sums := index.raw_checksums.get(keys.ENCODED)) is not None:
-            return sums[row].tobytes()
+            return bytes(sums[row].tobytes())
         digest = text_of(self.small_features(record, frozenset({keys.KEY_SHA256})), keys.KEY_SHA256)
         return (digest or "").encode()
 

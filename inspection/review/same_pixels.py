@@ -66,11 +66,15 @@ def correlate_details(
         ],
         np.float32,
     )
+    everywhere = np.ones((side, side), np.uint8)
     ends = (cv2.TERM_CRITERIA_EPS | cv2.TERM_CRITERIA_COUNT, _STEPS, _ENOUGH)
     try:
-        _, place = cv2.findTransformECC(second, first, place, cv2.MOTION_AFFINE, ends, None, _ALIGNED_BLUR)
+        _, found = cv2.findTransformECC(
+            second, first, place, cv2.MOTION_AFFINE, ends, everywhere, _ALIGNED_BLUR
+        )
     except cv2.error:  # pictures without anything in common, or without any contrast
         return -1.0
+    place = np.asarray(found, np.float32)
     if max(abs(place[0, 1]), abs(place[1, 0])) > _MOST_SHEAR:
         return -1.0
     size, how = (side, side), cv2.INTER_LINEAR | cv2.WARP_INVERSE_MAP
@@ -92,5 +96,5 @@ def _resized(gray: Gray, size: tuple[int, int]) -> Gray:
     return np.asarray(cv2.resize(gray, size[::-1], interpolation=how), np.float32)
 
 
-def _details(picture: Gray) -> Gray:
+def _details(picture: NDArray[Any]) -> Gray:
     return np.asarray(picture - cv2.GaussianBlur(picture, (0, 0), _DETAIL), np.float32)
