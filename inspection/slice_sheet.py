@@ -103,7 +103,7 @@ def draw_sheet(
     for number, depth in enumerate(depths):
         row, column = divmod(number, columns)
         place = np.s_[row * height : (row + 1) * height, column * width : (column + 1) * width]
-        at = (depth, *volume.ranges[1:])
+        at: Any = (depth, *volume.ranges[1:])
         gray[place] = resize_gray(display.gray(volume.voxels[..., 0][at][::-1, ::-1]), (height, width))[
             ..., None
         ]
