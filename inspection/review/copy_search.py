@@ -56,9 +56,9 @@ _THREADS = 2
 _WINDOWS = tuple(product(_ASKED, _ASKED))
 """Parts of a picture, rows and columns, that it asks for."""
 
-Floats = NDArray[np.float32]
-Integers = NDArray[np.int64]
-Span = tuple[float, float]
+_Floats = NDArray[np.float32]
+_Integers = NDArray[np.int64]
+_Span = tuple[float, float]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -73,12 +73,12 @@ class Pairs:
         rows, columns: part of the first one that the second one shows, fractions, float32 [pair, 2].
     """
 
-    first: Integers
-    second: Integers
-    scores: Floats
-    turns: Integers
-    rows: Floats
-    columns: Floats
+    first: _Integers
+    second: _Integers
+    scores: _Floats
+    turns: _Integers
+    rows: _Floats
+    columns: _Floats
 
     def __len__(self) -> int:
         return len(self.first)
@@ -198,8 +198,8 @@ class _Index:
             )
 
     def _near(
-        self, keys: NDArray[np.uint64], rows: Integers, turns: Integers
-    ) -> tuple[Integers, Integers, Integers]:
+        self, keys: NDArray[np.uint64], rows: _Integers, turns: _Integers
+    ) -> tuple[_Integers, _Integers, _Integers]:
         """Return (first, second, turn) of records whose keys have few other signs, each once."""
         count = len(self._thumbnails)
         found = [np.empty(0, np.int64)]
@@ -219,7 +219,7 @@ class _Index:
         return first[other], second[other], turn[other]
 
 
-def _alike(thumbnails: NDArray[np.int8], pairs: Pairs, sources: Integers) -> Pairs:
+def _alike(thumbnails: NDArray[np.int8], pairs: Pairs, sources: _Integers) -> Pairs:
     """Return the pairs of several sources that are alike where they are, with the correlation of their details."""
     pairs = pairs.take(sources[pairs.first] != sources[pairs.second])
     found = [_no_pairs()]
@@ -318,7 +318,7 @@ def _low_terms() -> tuple[NDArray[np.intp], NDArray[np.intp]]:
 
 
 @lru_cache(maxsize=len(_WINDOWS))
-def _term_matrix(window: int) -> Floats:
+def _term_matrix(window: int) -> _Floats:
     """Return float32 [256, 64], which gives the terms of a window of flat thumbnails."""
     steps = (2 * np.arange(SIDE) + 1) * np.pi / (2 * SIDE)
     cosines = np.cos(np.arange(_TERMS)[:, None] * steps)
@@ -326,13 +326,13 @@ def _term_matrix(window: int) -> Floats:
     return np.ascontiguousarray(np.kron(rows, columns).T, np.float32)
 
 
-def _terms(thumbnails: NDArray[np.int8], window: int) -> Floats:
+def _terms(thumbnails: NDArray[np.int8], window: int) -> _Floats:
     """Return the cosine terms [record, row, column] of a window of thumbnails."""
     flat = thumbnails.reshape(len(thumbnails), -1).astype(np.float32)
     return (flat @ _term_matrix(window)).reshape(-1, _TERMS, _TERMS)
 
 
-def _canonical_turns(terms: Floats) -> tuple[Integers, Integers]:
+def _canonical_turns(terms: _Floats) -> tuple[_Integers, _Integers]:
     """Return the turn of each record after which its terms are canonical, and which of its bits are unsure."""
     across, down = terms[:, 0, 1], terms[:, 1, 0]
     usual = np.sqrt((terms[:, :4, :4] ** 2).sum((1, 2)) - terms[:, 0, 0] ** 2) / 4
@@ -343,7 +343,7 @@ def _canonical_turns(terms: Floats) -> tuple[Integers, Integers]:
     return turns.astype(np.int64), unsure.astype(np.int64)
 
 
-def _keys(terms: Floats, rows: Integers, turns: Integers) -> NDArray[np.uint64]:
+def _keys(terms: _Floats, rows: _Integers, turns: _Integers) -> NDArray[np.uint64]:
     """Return the keys of some rows of terms [record, row, column] after turns, uint64 [band, key].
 
     The signs are in `_BANDS` groups, each with low terms first, and the key of a band begins with another group.
@@ -399,24 +399,24 @@ def _resampler(low: float, high: float) -> NDArray[np.float64]:
 
 
 @lru_cache(maxsize=1)
-def _resamplers() -> Floats:
+def _resamplers() -> _Floats:
     """Return the resampler of each of `_SPANS`, float32 [span, 16, 16]."""
     return np.array([_resampler(*span) for span in _SPANS], np.float32)
 
 
-def _nearest_span(spans: Floats) -> Integers:
+def _nearest_span(spans: _Floats) -> _Integers:
     """Return the number in `_SPANS` of each span [pair, 2]."""
     return np.asarray(np.abs(spans[:, None] - _SPAN_TABLE[None]).sum(2).argmin(1))
 
 
-def _resampled(thumbnails: NDArray[np.int8], rows: Floats, columns: Floats) -> Floats:
+def _resampled(thumbnails: NDArray[np.int8], rows: _Floats, columns: _Floats) -> _Floats:
     """Return a part of each thumbnail [record, row, column] in as many cells."""
     down, across = (_resampler(*span.tolist()).astype(np.float32) for span in (rows, columns))
     flat = thumbnails.reshape(len(thumbnails), -1).astype(np.float32)
     return np.asarray(flat @ np.kron(down, across).T, np.float32).reshape(-1, SIDE, SIDE)
 
 
-def _turned_back(thumbnails: NDArray[np.int8], turns: Integers) -> Floats:
+def _turned_back(thumbnails: NDArray[np.int8], turns: _Integers) -> _Floats:
     """Return each thumbnail [record, ..., row, column] with its turn undone, float32."""
     found = np.empty(thumbnails.shape, np.float32)
     for turn in range(8):
@@ -426,7 +426,7 @@ def _turned_back(thumbnails: NDArray[np.int8], turns: Integers) -> Floats:
 
 
 @lru_cache(maxsize=1)
-def _blur() -> Floats:
+def _blur() -> _Floats:
     """Return float32 [16, 16], which gives the mean of five cells; the cells at the edge are mirrored."""
     matrix = np.zeros((SIDE, SIDE), np.float32)
     for cell in range(SIDE):
@@ -435,7 +435,7 @@ def _blur() -> Floats:
     return matrix
 
 
-def _details(thumbnails: Floats) -> Floats:
+def _details(thumbnails: _Floats) -> _Floats:
     """Return thumbnails [..., row, column] without the means of 5 x 5 cells.
 
     Many pictures of one kind have the same large shapes, such as chests and folded clothes; copies have the same
@@ -444,7 +444,7 @@ def _details(thumbnails: Floats) -> Floats:
     return np.asarray(thumbnails - _blur() @ thumbnails @ _blur().T, np.float32)
 
 
-def _correlations(first: Floats, second: Floats) -> Floats:
+def _correlations(first: _Floats, second: _Floats) -> _Floats:
     """Return the correlation of each pair of thumbnails [..., row, column]; 0 where one is flat."""
     first = first - first.mean((-1, -2), keepdims=True)
     second = second - second.mean((-1, -2), keepdims=True)
