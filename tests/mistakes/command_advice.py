@@ -609,7 +609,7 @@ ADVICE: dict[str, Advice] = {
     "an index that is too large": refused(
         pictures("--workers 1"),
         (r"more (--shards)", "4"),
-        throughout=patched("schemas.index.INDEX_BYTES", new=3300),
+        throughout=patched("schemas.index.INDEX_BYTES", new=4400),
         writes=True,
     ),
     "planes of raw pictures": usage(
