@@ -13,7 +13,6 @@ from typing import Any
 
 from halofeed.inspection.record_cards import CardDrawer, RecordCard, size_words
 from halofeed.inspection.review.review import Review
-from halofeed.inspection.review.reviewed_set import ReviewedSet
 from halofeed.inspection.review.suspects import Suspect, SuspectKind
 
 PAGE_BYTES = {False: 4_900_000, True: 14_500_000}
@@ -117,19 +116,8 @@ def suspect_values(drawer: CardDrawer, review: Review, room: int, *, pictures: b
     return {
         "rows": rows,
         "review": review,
-        "not_searched": not_searched(drawer.reviewed),
         "quoted_path": shlex.quote(drawer.facts.path),
     }
-
-
-def not_searched(reviewed: ReviewedSet) -> list[str]:
-    """Return what a review could not search, because an earlier version wrote the data set without its columns."""
-    missing = []
-    if not reviewed.signatures.any():
-        missing.append("copies, because its records have no signatures")
-    if not reviewed.measure_names:
-        missing.append("unusual pictures and scans, because its records have no measures")
-    return missing if len(reviewed) else []
 
 
 def _shown(drawer: CardDrawer, suspect: Suspect, *, draw: bool) -> ShownSuspect:

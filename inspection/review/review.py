@@ -33,11 +33,13 @@ class Review:
         folder: folder or address of the data set's version.
         records: number of records that were looked at.
         suspects: what was found, in the order of the searches, the worst of each kind first.
+        not_searched: what could not be searched, and why.
     """
 
     folder: str
     records: int
     suspects: tuple[Suspect, ...]
+    not_searched: tuple[str, ...] = ()
 
     def by_kind(self) -> dict[SuspectKind, list[Suspect]]:
         """Return the suspects of each kind that was found."""
@@ -49,9 +51,8 @@ class Review:
     def text(self, shown: int = _SHOWN) -> str:
         """Return the text of `halofeed review`, with the first suspects of each kind."""
         looked = f"{self.folder}: {plural(self.records, 'record')}"
-        if not self.suspects:
-            return f"{looked}, nothing suspicious"
-        lines = [f"{looked}, {plural(len(self.suspects), 'suspect')}"]
+        found_text = plural(len(self.suspects), "suspect") if self.suspects else "nothing suspicious"
+        lines = [f"{looked}, {found_text}", *(f"  not searched: {text}" for text in self.not_searched)]
         for kind, found in self.by_kind().items():
             lines += ["", f"{kind}: {len(found):,}", f"  {kind.meaning} {kind.fix}"]
             for suspect in found[:shown]:
@@ -71,6 +72,7 @@ class Review:
             "folder": self.folder,
             "records": self.records,
             "suspects": [suspect.to_json() for suspect in self.suspects],
+            "not_searched": list(self.not_searched),
         }
 
 
@@ -90,7 +92,21 @@ def review_dataset(
     reviewed = ReviewedSet(path)
     found = [] if predicted is None else label_faults(reviewed, predicted)
     found += [suspect for search in SEARCHES for suspect in _worst_first(search(reviewed))]
-    return Review(folder=str(reviewed.files), records=len(reviewed), suspects=tuple(found))
+    return Review(
+        folder=str(reviewed.files),
+        records=len(reviewed),
+        suspects=tuple(found),
+        not_searched=tuple(_not_searched(reviewed)),
+    )
+
+
+def _not_searched(reviewed: ReviewedSet) -> Iterator[str]:
+    """Yield what a review cannot search, because an earlier version wrote the data set without its columns."""
+    again = "the same conversion with --overwrite gives it both"
+    if len(reviewed) and not reviewed.signatures.any():
+        yield f"copies, because the data set has no signatures; {again}"
+    if len(reviewed) and not reviewed.measure_names:
+        yield f"unusual pictures and scans, because the data set has no measures; {again}"
 
 
 def _worst_first(found: Iterator[Suspect]) -> list[Suspect]:

@@ -19,7 +19,9 @@ from halofeed.inspection.review.copy_search import (
 )
 from halofeed.inspection.review.review import Review, review_dataset
 from halofeed.inspection.review.suspects import Suspect
+from halofeed.pipelines import shard_writer
 from halofeed.prep.voxels.signatures import Signatures, sign_picture, sign_stack, unpack_signatures
+from tests.support.conversions import run_convert
 
 Pixels = NDArray[np.uint8]
 PLANTED: dict[str, Callable[[Pixels], Pixels]] = {
@@ -156,3 +158,20 @@ def test_records_without_a_signature_have_no_copies() -> None:
     none = unpack_signatures(np.zeros((4, 18), np.int64))
     assert not shows_something(none).any() and len(find_pairs(none)) == 0
     assert len(find_pairs(unpack_signatures(np.zeros((4, 0), np.int64)))) == 0
+
+
+def test_a_set_of_before_signatures_says_what_is_not_searched_and_gets_them_by_overwrite(
+    tmp_path, monkeypatch
+):
+    source = tmp_path / "photos"
+    for number in range(3):
+        write(source / "one", f"{number}.png", draw(number))
+    with monkeypatch.context() as before:
+        before.setattr(shard_writer._Rows, "signature_column", lambda rows: None)
+        before.setattr(shard_writer._Rows, "measure_columns", lambda rows: {})
+        done = run_convert(source, tmp_path / "out", layout="folders")
+    found = review_dataset(done.folder)
+    assert str(found).count("not searched: ") == 2 == len(found.to_json()["not_searched"])
+    again = run_convert(source, tmp_path / "out", layout="folders", overwrite=True)
+    assert again.summary.shards_kept == 0 and not review_dataset(done.folder).not_searched
+    assert run_convert(source, tmp_path / "out", layout="folders", overwrite=True).summary.shards_kept > 0
