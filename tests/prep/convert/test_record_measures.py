@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from halofeed.prep.convert import record_measures
 from halofeed.prep.convert.record_measures import picture_measures, scan_measures
 from halofeed.prep.convert.tallies import sum_pixels
 from halofeed.schemas import measures
@@ -36,6 +37,17 @@ def test_measures_are_those_of_evenly_spaced_rows(dtype, channels):
 
     assert found[measures.SHARPNESS] == pytest.approx(squares(1) / squares(4))
     assert found[measures.ROUGHNESS] == pytest.approx(squares(1) / (2 * variance))
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.uint16])
+@pytest.mark.parametrize("channels", [1, 3, 5])
+def test_squares_are_summed_without_rounding(dtype, channels):
+    # The index has the same bytes on every machine, so not a single bit may differ.
+    for seed in range(12):
+        rows = drawn(seed, dtype, 30, 430 + 37 * seed, channels)
+        first, second = rows[:, 4:], rows[:, :-4]
+        exact = int(((first.astype(np.int64) - second) ** 2).sum())
+        assert record_measures._mean_square(first, second) == exact / first.size
 
 
 def test_entropy_counts_the_bits_of_the_values():
