@@ -27,6 +27,7 @@ from halofeed.prep.convert.converted_record import Record
 from halofeed.prep.convert.converters import Converter, StreamingConverter, Tally, converter_of
 from halofeed.prep.sources.example import SourceExample
 from halofeed.prep.sources.files import SourceFiles, source_files
+from halofeed.prep.voxels.signatures import have_other_version
 from halofeed.schemas.file_layout import OBJECT, index_file, index_file_1
 from halofeed.schemas.identity import example_id
 from halofeed.schemas.index import ShardIndex
@@ -321,7 +322,9 @@ def _finished_index(
         # Earlier versions had larger blocks; all shards of a data set have blocks of one size.
         has_blocks = index.raw_starts.keys() <= index.packed_bytes.keys() or index.block_bytes == BLOCK_BYTES
         # Without signatures, a review of the data set would compare only some of its records.
-        has_signatures = index.signatures is not None or not len(index)
+        has_signatures = not len(index) or (
+            index.signatures is not None and not have_other_version(index.signatures).any()
+        )
         if has_blocks and has_signatures and index.fingerprint in job.fingerprints(key, ordered, contents):
             if folder != job.folder:
                 output = OutputFolder(job.folder, job.holder)

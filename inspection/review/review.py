@@ -16,6 +16,7 @@ from halofeed.inspection.review.picture_outliers import picture_outliers
 from halofeed.inspection.review.reviewed_set import ReviewedSet
 from halofeed.inspection.review.scan_outliers import scan_outliers
 from halofeed.inspection.review.suspects import Suspect, SuspectKind
+from halofeed.prep.voxels.signatures import have_other_version
 from halofeed.system.wording import plural
 
 Search = Callable[[ReviewedSet], Iterator[Suspect]]
@@ -102,9 +103,11 @@ def review_dataset(
 
 def _not_searched(reviewed: ReviewedSet) -> Iterator[str]:
     """Yield what a review cannot search, because an earlier version wrote the data set without its columns."""
-    again = "the same conversion with --overwrite gives it both"
+    again = "the same conversion with --overwrite writes them"
     if len(reviewed) and not reviewed.signatures.any():
         yield f"copies, because the data set has no signatures; {again}"
+    if others := int(have_other_version(reviewed.signatures).sum()):
+        yield f"copies of {plural(others, 'record')} with signatures of another version; {again}"
     if len(reviewed) and not reviewed.measure_names:
         yield f"unusual pictures and scans, because the data set has no measures; {again}"
 

@@ -1,6 +1,6 @@
 """Signatures: small thumbnails of records, by which `halofeed review` finds copies.
 
-    word 0     version of the signature, number of thumbnails, spread of the first one
+    word 0     version of the signature, number of thumbnails, largest of their spreads
     word 1     CRC-32 of the source's name, and of its group
     16 words   for each thumbnail: 16 x 16 levels of 4 bits, row by row
 
@@ -27,7 +27,8 @@ SIDE = 16
 """Rows and columns of a thumbnail."""
 STACK_PLANES = 3
 """Thumbnails of a scan or a clip."""
-_VERSION = 1
+_VERSION = 2
+"""Version 1 scaled values of more than 8 bits from the least to the largest one."""
 _LEVELS = 16
 _WORDS = SIDE * SIDE * 4 // 64
 HEAD_WORDS = 2
@@ -48,8 +49,8 @@ class Signatures:
 
     Args:
         thumbnails: levels -8 to 7, int8 [record, plane, 16, 16].
-        spreads: mean distance of the first thumbnail's cells from their mean, in 1/256 of a gray level, int64 [record];
-            0 for a record without a signature.
+        spreads: mean distance of a thumbnail's cells from their mean, in 1/256 of a gray level, int64 [record]; of
+            several thumbnails the largest one. 0 for a record without a signature.
         sources, groups: hashes of the source and of its group, int64 [record]; group 0 for none.
     """
 
@@ -120,12 +121,31 @@ def unpack_signatures(words: NDArray[np.int64]) -> Signatures:
     )
 
 
+def have_other_version(words: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Return which signatures [record, word] are of another version, and cannot be compared; bool [record].
+
+    >>> have_other_version(np.array([sign_picture(np.zeros((9, 9, 1), np.uint8), "a.jpg", None), [0] * 18])).tolist()
+    [False, False]
+    """
+    # Zeros are a record without a signature.
+    versions = words[:, 0] & 255 if words.shape[1] else np.zeros(len(words), np.int64)
+    return np.asarray((versions != _VERSION) & (versions != 0))
+
+
 def _as_bytes(parts: Sequence[NDArray[Any]]) -> list[NDArray[np.uint8]]:
-    """Return the values of all parts, scaled together to 0 to 255."""
+    """Return the values of all parts, scaled together from their 1st and 99th percentile to 0 and 255.
+
+    A hot pixel or a metal implant would leave the rest of a picture in few levels.
+    """
     if all(part.dtype == np.uint8 for part in parts):
         return [np.asarray(part, np.uint8) for part in parts]
     wide = [np.nan_to_num(part.astype(np.float64), posinf=0, neginf=0) for part in parts]
-    least, most = min(part.min() for part in wide), max(part.max() for part in wide)
+    values = np.concatenate([part.reshape(-1) for part in wide])
+    # Values that are in the picture: interpolated ones would be rounded differently by machines.
+    at = [(len(values) - 1) * percent // 100 for percent in (0, 1, 99, 100)]
+    first, least, most, last = np.partition(values, at)[at]
+    if least == most:  # a small object on a flat background
+        least, most = first, last
     if least == most:
         return [np.zeros(part.shape, np.uint8) for part in wide]
     return [np.floor((part - least) * (255 / (most - least))).clip(0, 255).astype(np.uint8) for part in wide]

@@ -20,6 +20,7 @@ from halofeed.inspection.review.copy_search import (
 from halofeed.inspection.review.review import Review, review_dataset
 from halofeed.inspection.review.suspects import Suspect
 from halofeed.pipelines import shard_writer
+from halofeed.prep.voxels import signatures
 from halofeed.prep.voxels.signatures import Signatures, sign_picture, sign_stack, unpack_signatures
 from tests.support.conversions import run_convert
 
@@ -175,3 +176,16 @@ def test_a_set_of_before_signatures_says_what_is_not_searched_and_gets_them_by_o
     again = run_convert(source, tmp_path / "out", layout="folders", overwrite=True)
     assert again.summary.shards_kept == 0 and not review_dataset(done.folder).not_searched
     assert run_convert(source, tmp_path / "out", layout="folders", overwrite=True).summary.shards_kept > 0
+
+
+def test_signatures_of_an_earlier_version_are_named_and_written_again(tmp_path, monkeypatch):
+    source = tmp_path / "photos"
+    for number in range(3):
+        write(source / "one", f"{number}.png", draw(number))
+    with monkeypatch.context() as before:
+        before.setattr(signatures, "_VERSION", 1)
+        done = run_convert(source, tmp_path / "out", layout="folders")
+    (text,) = review_dataset(done.folder).not_searched
+    assert "copies of 3 records with signatures of another version" in text and "--overwrite" in text
+    run_convert(source, tmp_path / "out", layout="folders", overwrite=True)
+    assert not review_dataset(done.folder).not_searched

@@ -64,6 +64,26 @@ def test_values_of_any_type_give_a_signature_and_a_flat_picture_has_no_spread() 
     assert np.abs(thumbnails[0].astype(int) - thumbnails[1]).max() <= 1
 
 
+@pytest.mark.parametrize("dtype", [np.uint16, np.float32])
+def test_a_hot_and_a_dead_pixel_hide_nothing_of_deep_values(dtype: type) -> None:
+    clean = (draw((64, 64, 1)).astype(dtype) * 8) + 1000
+    faulty = clean.copy()
+    faulty[:2, 0, 0] = 65535, 0
+    found = unpack_signatures(np.array([sign_picture(one, "a", None) for one in (clean, faulty)]))
+    assert np.abs(np.diff(found.thumbnails.astype(int), axis=0)).max() <= 1
+    assert found.spreads.min() > 256 * 20
+    stacks = [np.repeat(one[None, ..., 0], 12, axis=0) for one in (clean, faulty)]
+    stacks[1][1:] = clean[..., 0]
+    found = unpack_signatures(np.array([sign_stack(one, "a", None, "float32") for one in stacks]))
+    assert np.abs(np.diff(found.thumbnails.astype(int), axis=0)).max() <= 1 < found.spreads.min()
+
+
+def test_a_small_object_on_a_flat_background_keeps_its_spread() -> None:
+    pixels = np.full((120, 120, 1), 500, np.uint16)
+    pixels[50:58, 50:58] = 900
+    assert unpack_signatures(np.array([sign_picture(pixels, "a", None)])).spreads[0] > 256
+
+
 @pytest.mark.parametrize(("dtype", "store"), [("uint8", "uint8"), ("int16", "int16"), ("float32", "float32")])
 @pytest.mark.parametrize("depth", [1, 2, 40])
 def test_a_stack_has_a_thumbnail_of_each_third(dtype: str, store: str, depth: int) -> None:
