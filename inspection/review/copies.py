@@ -202,10 +202,12 @@ def _suspects_of(reviewed: ReviewedSet, group: CopyGroup) -> Iterator[Suspect]:
 
 def _other_labels(reviewed: ReviewedSet, group: CopyGroup) -> str:
     """Return how the labels of a group differ, in words; "" where they do not, or where a part may lack objects."""
-    labels = [_label_of(reviewed, record) for record in group.records]
+    # A record without a label contradicts none.
+    labels = [label for record in group.records if (label := _label_of(reviewed, record))[0]]
     kinds = {kind for kind, _ in labels}
-    if len(kinds) != 1 or not (kind := kinds.pop()):
+    if len(kinds) != 1:
         return ""
+    kind = kinds.pop()
     # Two pictures of one scene, a step apart, show other objects at their edges.
     if kind != "class" and (group.is_part or group.similarity < _SAME_OBJECTS):
         return ""

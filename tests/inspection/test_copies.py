@@ -189,3 +189,30 @@ def test_signatures_of_an_earlier_version_are_named_and_written_again(tmp_path, 
     assert "copies of 3 records with signatures of another version" in text and "--overwrite" in text
     run_convert(source, tmp_path / "out", layout="folders", overwrite=True)
     assert not review_dataset(done.folder).not_searched
+
+
+def write_mask(folder: Path, name: str, label: Pixels) -> None:
+    write(folder, f"masks/{name}.png", label)
+
+
+def reviewed_masks(folder: Path, **more: object) -> Review:
+    done = run_convert(
+        folder / "in", folder / "out", layout="pairs", task="segmentation", height=160, width=200,
+        image_pattern="images/{id}.png", label_pattern="masks/{id}.png", missing_masks="prediction", **more,
+    )  # fmt: skip
+    return review_dataset(done.folder)
+
+
+def square(value: int, *, top: int = 40, side: int = 60) -> Pixels:
+    label = np.zeros((160, 200), np.uint8)
+    label[top : top + side, 40 : 40 + side] = value
+    return label
+
+
+def test_contradicting_labels_are_found_beside_a_copy_without_a_label(tmp_path: Path) -> None:
+    for name, value in (("0", 1), ("1", 2), ("2", 0)):
+        write(tmp_path / "in", f"images/{name}.png", draw(1))
+        if value:
+            write_mask(tmp_path / "in", name, square(value))
+    (other,) = reviewed_masks(tmp_path).by_kind()[CopyKind.OTHER_LABELS]
+    assert {"0", "1"} <= names(other)
