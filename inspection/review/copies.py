@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
@@ -25,9 +25,11 @@ from halofeed.inspection.review.reviewed_set import ReviewedSet
 from halofeed.inspection.review.same_pixels import Gray, show_the_same, to_compared
 from halofeed.inspection.review.suspects import Suspect, SuspectKind
 from halofeed.inspection.stored_records import integer_of, label_map, stored_image
+from halofeed.prep.annotations.unlabeled import UNLABELED_SPLIT
 from halofeed.prep.convert.tallies import count_labels
 from halofeed.prep.voxels.signatures import Signatures, unpack_signatures
 from halofeed.schemas import keys
+from halofeed.schemas.manifest import Manifest
 from halofeed.schemas.tfexample import Decoded
 from halofeed.system.wording import plural
 
@@ -89,10 +91,12 @@ def find_copies(reviewed: ReviewedSet) -> Iterator[Suspect]:
     """Yield a suspect for each group of copies, and another one if their labels differ.
 
     Records of one source, such as the tiles of a picture and the frames of a video, are no copies of each other, and
-    neither are records of one patient or scene in one split.
+    neither are records of one patient or scene in one split. Records for prediction, in the split "unlabeled", are
+    copies of each other only.
     """
     for group in copy_groups(reviewed):
-        yield from _suspects_of(reviewed, group)
+        for part in _without_unlabeled(reviewed.manifest, reviewed.split_numbers, group):
+            yield from _suspects_of(reviewed, part)
 
 
 def copy_groups(reviewed: ReviewedSet) -> list[CopyGroup]:
@@ -181,6 +185,19 @@ def _grouped(pairs: Pairs) -> list[CopyGroup]:
         )
         for first, records in sorted(members.items())
     ]
+
+
+def _without_unlabeled(
+    manifest: Manifest, split_numbers: NDArray[np.int64], group: CopyGroup
+) -> Iterator[CopyGroup]:
+    """Yield the records of a group without those that only a prediction uses, and then these by split."""
+    names = list(manifest.splits)
+    parts: dict[str, list[int]] = {"": []}
+    for record in group.records:
+        split = names[split_numbers[record]]
+        is_apart = split.startswith(UNLABELED_SPLIT) and manifest.is_for_prediction(split)
+        parts.setdefault(split if is_apart else "", []).append(record)
+    return (replace(group, records=tuple(records)) for records in parts.values() if len(records) > 1)
 
 
 def _suspects_of(reviewed: ReviewedSet, group: CopyGroup) -> Iterator[Suspect]:

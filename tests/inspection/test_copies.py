@@ -216,3 +216,14 @@ def test_contradicting_labels_are_found_beside_a_copy_without_a_label(tmp_path: 
             write_mask(tmp_path / "in", name, square(value))
     (other,) = reviewed_masks(tmp_path).by_kind()[CopyKind.OTHER_LABELS]
     assert {"0", "1"} <= names(other)
+
+
+def test_records_for_prediction_are_no_leak_of_training(tmp_path: Path) -> None:
+    for name, seed in (("0", 1), ("1", 1), ("2", 2), ("3", 2), ("4", 2), ("5", 3), ("6", 3)):
+        write(tmp_path / "in", f"images/{name}.png", draw(seed))
+        if name in "0256":
+            write_mask(tmp_path / "in", name, square(1))
+    found = reviewed_masks(tmp_path)
+    assert {place.split for one in found.suspects for place in one.places} == {"train", "unlabeled"}
+    assert [names(one) for one in copies(found)] == [{"3", "4"}, {"5", "6"}]
+    assert {one.kind for one in copies(found)} == {CopyKind.EXACT}
