@@ -1,19 +1,20 @@
 """Search of a data set for copies: leaks between splits, copies with other labels, exact and near copies in a split.
 
 Signatures in the indexes show which records are alike (`copy_search`). Where they leave a doubt, the pixels decide
-(`same_pixels`). Copies of copies form a group, and each group is one suspect.
+(`same_pixels`). `copy_labels` compares their labels. Copies of copies form a group, and each group is one suspect.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
+from halofeed.inspection.review.copy_labels import Likeness, differing_labels
 from halofeed.inspection.review.copy_search import (
     Pairs,
     find_pairs,
@@ -24,21 +25,16 @@ from halofeed.inspection.review.copy_search import (
 from halofeed.inspection.review.reviewed_set import ReviewedSet
 from halofeed.inspection.review.same_pixels import Gray, show_the_same, to_compared
 from halofeed.inspection.review.suspects import Suspect, SuspectKind
-from halofeed.inspection.stored_records import integer_of, label_map, stored_image
+from halofeed.inspection.stored_records import integer_of, stored_image
 from halofeed.prep.annotations.unlabeled import UNLABELED_SPLIT
-from halofeed.prep.convert.tallies import count_labels
 from halofeed.prep.voxels.signatures import Signatures, unpack_signatures
 from halofeed.schemas import keys
 from halofeed.schemas.manifest import Manifest
-from halofeed.schemas.tfexample import Decoded
-from halofeed.system.wording import plural
 
 MOST_COMPARED = 5_000
 """Pairs whose pixels are compared, the most alike first: 1 minute."""
 _KEPT_PICTURES = 2_000
 """Decoded pictures of 36 KiB that are kept for further pairs."""
-_OTHER_SHARE = 0.02
-"""Share of a picture that another class covers, from which two label images differ."""
 _SAME_OBJECTS = 0.98
 """Correlation of details from which two pictures show the same objects."""
 _WHOLE = 0.01
@@ -211,60 +207,15 @@ def _suspects_of(reviewed: ReviewedSet, group: CopyGroup) -> Iterator[Suspect]:
     how += ", a part" if group.is_part else ", turned or mirrored" if group.is_changed else ""
     places = tuple(map(reviewed.place, group.records))
     yield Suspect(kind=kind, places=places, score=float(len(places)), words=f"{counted}; {how}")
-    if words := _other_labels(reviewed, group):
+    likeness = _likeness(group, is_exact=is_exact)
+    if words := differing_labels(reviewed, group.records, likeness):
         yield Suspect(
             kind=CopyKind.OTHER_LABELS, places=places, score=float(len(places)), words=f"{words}; {how}"
         )
 
 
-def _other_labels(reviewed: ReviewedSet, group: CopyGroup) -> str:
-    """Return how the labels of a group differ, in words; "" where they do not, or where a part may lack objects."""
-    # A record without a label contradicts none.
-    labels = [label for record in group.records if (label := _label_of(reviewed, record))[0]]
-    kinds = {kind for kind, _ in labels}
-    if len(kinds) != 1:
-        return ""
-    kind = kinds.pop()
-    # Two pictures of one scene, a step apart, show other objects at their edges.
-    if kind != "class" and (group.is_part or group.similarity < _SAME_OBJECTS):
-        return ""
-    if kind == "area":
-        names = {name for _, shares in labels for name in shares}
-        spread = {name: np.ptp([shares.get(name, 0.0) for _, shares in labels]) for name in sorted(names)}
-        name = max(spread, key=lambda one: spread[one], default="")
-        if not name or spread[name] <= _OTHER_SHARE:
-            return ""
-        return f"class {name} covers {spread[name]:.0%} more in one of them"
-    counted = Counter(_in_words(content) for _, content in labels)
-    if len(counted) == 1:
-        return ""
-    return " and ".join(f"{text} in {count:,}" for text, count in counted.most_common(4))
-
-
-def _label_of(reviewed: ReviewedSet, record: int) -> tuple[str, Mapping[str, float]]:
-    """Return the kind of a record's label, "" without one, and its content: number or share of each class."""
-    small = (keys.CLASS_TEXT, keys.CLASS_LABEL, keys.OBJECT_CLASS_TEXT, keys.OBJECT_CLASS_LABEL)
-    features = reviewed.small_features(record, frozenset({*small, keys.LABELLED}))
-    for kind, text, number in (("class", *small[:2]), ("objects", *small[2:])):
-        if number in features or text in features:
-            return kind, Counter(_texts(features, text) or _texts(features, number))
-    if not integer_of(features, keys.LABELLED):
-        return "", {}
-    label = label_map(reviewed.features(record), reviewed.manifest)
-    if label is None:
-        return "", {}
-    counts = count_labels(label)
-    return "area", {str(value): count / label.size for value, count in counts.items() if value}
-
-
-def _texts(features: Decoded, key: str) -> Sequence[str]:
-    values = features.get(key, ())
-    return [
-        str(value, "utf-8", "replace") if isinstance(value, bytes | memoryview) else str(value)
-        for value in values
-    ]
-
-
-def _in_words(content: Mapping[str, float]) -> str:
-    listed = [name if count == 1 else f"{count:,} {name}" for name, count in sorted(content.items())]
-    return " + ".join(listed) or plural(0, "object")
+def _likeness(group: CopyGroup, *, is_exact: bool) -> Likeness:
+    """Return how far all records of a group are alike."""
+    if group.is_part or group.similarity < _SAME_OBJECTS:
+        return Likeness.SCENE
+    return Likeness.PIXELS if is_exact and not group.is_changed else Likeness.OBJECTS

@@ -1,5 +1,6 @@
 """Search for copies: drawn pictures with planted copies of each kind."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -227,3 +228,55 @@ def test_records_for_prediction_are_no_leak_of_training(tmp_path: Path) -> None:
     assert {place.split for one in found.suspects for place in one.places} == {"train", "unlabeled"}
     assert [names(one) for one in copies(found)] == [{"3", "4"}, {"5", "6"}]
     assert {one.kind for one in copies(found)} == {CopyKind.EXACT}
+
+
+def other_labels(found: Review) -> list[tuple[set[str], str]]:
+    return [(names(one), one.words.split(";")[0]) for one in found.by_kind().get(CopyKind.OTHER_LABELS, ())]
+
+
+def test_masks_of_exact_copies_are_compared_pixel_by_pixel_and_classes_are_named(tmp_path: Path) -> None:
+    # Equal areas at other places; small areas; a class at another place; a pixel at the edge; equal labels.
+    pairs = (
+        (square(1), square(1, top=80)),
+        (square(2, side=6), square(2, side=6, top=43)),
+        (square(1, side=6), square(2, side=6)),
+        (square(1), square(1, top=41)),
+        (square(2), square(2)),
+    )
+    for number, pair in enumerate(pairs):
+        for letter, label in zip("ab", pair, strict=True):
+            write(tmp_path / "in", f"images/{number}{letter}.png", draw(number))
+            write_mask(tmp_path / "in", f"{number}{letter}", label)
+    found = dict(map(reversed, other_labels(reviewed_masks(tmp_path, map_classes=("1=cell", "2=nerve")))))
+    assert sorted(found.values()) == [{"0a", "0b"}, {"1a", "1b"}, {"2a", "2b"}]
+    assert sum("'cell'" in text for text in found) == 2 and sum("'nerve'" in text for text in found) == 1
+
+
+def test_areas_of_near_copies_are_compared_without_ignored_pixels(tmp_path: Path) -> None:
+    for number, (first, second) in enumerate((((1, 255), (2, 255)), ((1, 255), (1, 0)))):
+        for letter, (value, below) in zip("ab", (first, second), strict=True):
+            pixels = draw(number)
+            write(
+                tmp_path / "in", f"images/{number}{letter}.png", pixels if letter == "a" else pixels // 2 + 40
+            )
+            write_mask(tmp_path / "in", f"{number}{letter}", square(value) + square(below, top=100, side=50))
+    found = reviewed_masks(tmp_path, map_classes=("1=cell", "2=nerve"), ignore_label=("255",))
+    ((group, words),) = other_labels(found)
+    assert group == {"0a", "0b"} and words == "class 'cell' covers 11% more in one of them"
+
+
+def test_boxes_of_exact_copies_are_compared_by_their_corners(tmp_path: Path) -> None:
+    images, objects = [], []
+    for number, (first, second) in enumerate((((20, 20), (90, 60)), ((20, 20), (21, 20)), ((5, 9), (5, 9)))):
+        for letter, (left, top) in zip("ab", (first, second), strict=True):
+            write(tmp_path / "in", f"{number}{letter}.png", draw(number))
+            images.append(
+                {"id": len(images), "file_name": f"{number}{letter}.png", "height": 160, "width": 200}
+            )
+            box = {"image_id": len(objects), "category_id": 3, "bbox": [left, top, 40, 30], "iscrowd": 0}
+            objects.append({**box, "id": len(objects) + 1, "area": 1200})
+    document = {"images": images, "annotations": objects, "categories": [{"id": 3, "name": "hat"}]}
+    (tmp_path / "in" / "instances.json").write_text(json.dumps(document))
+    done = run_convert(tmp_path / "in", tmp_path / "out", layout="coco", height=160, width=200)
+    ((group, words),) = other_labels(review_dataset(done.folder))
+    assert group == {"0a", "0b"} and words == "a box of 'hat' overlaps those of another one by 0% at most"
