@@ -101,7 +101,7 @@ def scan_measures(
         image: values of the source, [depth, height, width, channel]; the first channel is measured.
         spacing_mm: millimeters between its voxels, along depth, height and width.
         labels: class ids [depth, height, width] on the same grid; None without a label.
-        class_mm3: volume of each class in the label.
+        class_mm3: volume of each class in the label, of any size.
         channels: class id of each bit, for labels that are sets of classes.
 
     >>> image = np.arange(4096, dtype=np.int16).reshape(4, 32, 32, 1)
@@ -114,9 +114,10 @@ def scan_measures(
         name: float(sample[(len(sample) - 1) * percent // 100])
         for name, percent in ((measures.LOW_VALUE, 1), (measures.MIDDLE_VALUE, 50), (measures.HIGH_VALUE, 99))
     }
-    # Affines are float32 in some files and float64 in others.
+    # Affines are float32 in some files and float64 in others. Voxels of electron microscopes have sides of nanometers,
+    # so digits are kept and not decimals.
     found |= {
-        name: round(float(side), 4) for name, side in zip(measures.SPACINGS_MM, spacing_mm, strict=True)
+        name: float(f"{float(side):.5g}") for name, side in zip(measures.SPACINGS_MM, spacing_mm, strict=True)
     }
     for identity, volume in (class_mm3 or {}).items():
         found[measures.of_class(measures.CLASS_MM3, identity)] = float(volume)

@@ -284,6 +284,8 @@ class Coverage:
     """Volumes in mm³ of a scan and of each class except the background; `cut` volumes are in no record.
 
     Args:
+        class_voxels: voxels of each class in the scan.
+        voxel_mm3: volume of one of them, of 6 significant digits: libraries of linear algebra differ in the last bits.
         cut_share: share of the scan's field of view that is in no record, 0 to 1.
         body_cut_share: share of the scan's body that is in no record, 0 to 1.
     """
@@ -292,8 +294,14 @@ class Coverage:
     cut_mm3: int
     class_mm3: Mapping[int, int]
     class_cut_mm3: Mapping[int, int]
+    class_voxels: Mapping[int, int]
+    voxel_mm3: float
     cut_share: float = 0.0
     body_cut_share: float = 0.0
+
+    def exact_mm3(self) -> dict[int, float]:
+        """Return the volume of each class without a rounding to whole mm³, which a scan of 0.02 mm has few of."""
+        return {value: count * self.voxel_mm3 for value, count in self.class_voxels.items()}
 
     def findings(self) -> tuple[Finding, ...]:
         """Return a finding where a class lost more than `NOTED_SHARE`."""
@@ -342,6 +350,8 @@ def measure_coverage(
         class_cut_mm3={
             value: round((count - shown.get(value, 0)) * voxel_mm3) for value, count in total.items() if value
         },
+        class_voxels={value: count for value, count in total.items() if value},
+        voxel_mm3=float(f"{voxel_mm3:.6g}"),
         cut_share=1 - kept,
         body_cut_share=0.0 if image is None or kept >= 1 else _body_cut_share(image, shares, plans),
     )

@@ -365,7 +365,7 @@ class VolumeConverter:
         levels = self._count_source(ledger, image, values, reference, needs_unit=needs_unit)
         if known is not None:
             self._count_instances(ledger, known, coverage, reference)
-        measures = scan_measures(image, canonical.spacing_mm, known, coverage.class_mm3, self._channels)
+        measures = scan_measures(image, canonical.spacing_mm, known, coverage.exact_mm3(), self._channels)
         del known
         noted = (*(labels.findings if labels else ()), *assumed, *rounded, *coverage.findings())
         noted += () if shown is None else shown.findings()

@@ -5,10 +5,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from halofeed.inspection.review.reviewed_set import ReviewedSet
 from halofeed.prep.convert import record_measures
 from halofeed.prep.convert.record_measures import picture_measures, scan_measures
 from halofeed.prep.convert.tallies import sum_pixels
 from halofeed.schemas import measures
+from tests.support.conversions import run_convert
+from tests.support.volume_support import save_nifti, write_table
 
 
 def drawn(seed, dtype, height=90, width=70, channels=3):
@@ -109,3 +112,23 @@ def test_overlapping_classes_each_have_their_mean():
     found = scan_measures(image, (1, 1, 1), labels, {5: 1, 7: 1}, channels=(5, 7))
     assert found["class_mean/5"] == image[:2, ::8].mean()
     assert found["class_mean/7"] == image[1:3, ::8].mean()
+
+
+def test_spacings_of_nanometers_keep_their_digits():
+    found = scan_measures(np.zeros((2, 4, 4, 1), np.int16), (np.float32(4e-5), 0.0000123456789, 1.5))
+    assert [found[name] for name in measures.SPACINGS_MM] == [4e-5, 1.2346e-5, 1.5]
+
+
+def test_volumes_of_small_structures_are_not_rounded_to_whole_cubic_millimeters(tmp_path):
+    labels = np.zeros((16, 16, 8), np.uint8)
+    labels[:5, :5, 1:3], labels[8:10, 8:10, 3] = 1, 2
+    affine = np.diag([0.01, 0.01, 0.02, 1])
+    save_nifti(tmp_path / "image.nii.gz", np.arange(2048, dtype=np.int16).reshape(16, 16, 8), affine)
+    save_nifti(tmp_path / "label.nii.gz", labels, affine)
+    table = write_table(tmp_path, [("a", "image.nii.gz", "label.nii.gz")])
+    done = run_convert(
+        table, tmp_path / "out", layout="csv", task="segmentation", depth=8, height=16, width=16
+    )
+    reviewed = ReviewedSet(done.folder)
+    volumes = [reviewed.measure(measures.of_class(measures.CLASS_MM3, value)).tolist() for value in (1, 2)]
+    assert volumes == [[50 * 2e-6], [4 * 2e-6]]
