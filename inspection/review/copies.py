@@ -30,6 +30,7 @@ from halofeed.prep.annotations.unlabeled import UNLABELED_SPLIT
 from halofeed.prep.voxels.signatures import Signatures, unpack_signatures
 from halofeed.schemas import keys
 from halofeed.schemas.manifest import Manifest
+from halofeed.system.wording import plural
 
 MOST_COMPARED = 5_000
 """Pairs whose pixels are compared, the most alike first: 1 minute."""
@@ -120,6 +121,11 @@ def _confirmed(reviewed: ReviewedSet, pairs: Pairs, planes: int) -> Pairs:
     if planes > 1:
         return pairs.take(certain)
     doubtful = np.flatnonzero(~certain)
+    if (left := len(doubtful) - MOST_COMPARED) > 0:
+        reviewed.not_searched.append(
+            f"{plural(left, 'pair')} of records whose signatures are less alike, because the pixels of "
+            f"{MOST_COMPARED:,} pairs were compared"
+        )
     doubtful = doubtful[np.argsort(-pairs.scores[doubtful], kind="stable")][:MOST_COMPARED]
     # Pairs in the order of their records read each record once or twice.
     doubtful = doubtful[np.lexsort((pairs.second[doubtful], pairs.first[doubtful]))]

@@ -102,7 +102,8 @@ def review_dataset(
 
 
 def _not_searched(reviewed: ReviewedSet) -> Iterator[str]:
-    """Yield what a review cannot search, because an earlier version wrote the data set without its columns."""
+    """Yield what a review left out, and what it cannot search because an earlier version wrote the data set."""
+    yield from reviewed.not_searched
     again = "the same conversion with --overwrite writes them"
     if len(reviewed) and not reviewed.signatures.any():
         yield f"copies, because the data set has no signatures; {again}"

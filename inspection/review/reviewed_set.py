@@ -32,6 +32,9 @@ class ReviewedSet:
 
     Args:
         path: folder or address of the data set's version.
+
+    Attributes:
+        not_searched: what the searches of this set left out, and why; they add to it.
     """
 
     def __init__(self, path: str | os.PathLike[str] | DatasetFiles) -> None:
@@ -48,6 +51,7 @@ class ReviewedSet:
                 )
                 first += shard.records
         self.records = first
+        self.not_searched: list[str] = []
 
     def __len__(self) -> int:
         return self.records

@@ -10,6 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 import halofeed
+from halofeed.inspection.review import copies as copy_groups
 from halofeed.inspection.review.copies import CopyKind
 from halofeed.inspection.review.copy_search import (
     find_pairs,
@@ -280,3 +281,13 @@ def test_boxes_of_exact_copies_are_compared_by_their_corners(tmp_path: Path) -> 
     done = run_convert(tmp_path / "in", tmp_path / "out", layout="coco", height=160, width=200)
     ((group, words),) = other_labels(review_dataset(done.folder))
     assert group == {"0a", "0b"} and words == "a box of 'hat' overlaps those of another one by 0% at most"
+
+
+def test_doubtful_pairs_beyond_the_limit_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(4):
+        write(tmp_path / "in", f"a/{number}.png", draw(number))
+        write(tmp_path / "in", f"a/part{number}.png", PLANTED["cropped at a corner"](draw(number)))
+    assert not reviewed(tmp_path).not_searched
+    monkeypatch.setattr(copy_groups, "MOST_COMPARED", 1)
+    (text,) = review_dataset(tmp_path / "drawn" / "1.0.0").not_searched
+    assert "pairs of records whose signatures are less alike" in text and "of 1 pairs were compared" in text
