@@ -149,11 +149,13 @@ class ServedSet:
             self._review = ReviewState(findings={}, words=f"The search for suspects failed: {error}")
             return
         count = len(found.suspects)
+        words = [f"{plural(count, 'suspect')}." if count else "No suspects."]
+        words += [f"Not searched: {text}." for text in found.not_searched]
         self._review = ReviewState(
             kinds=tuple(kinds_of(found)),
             findings=findings_by_record(self._drawer, found),
             suspects=found.suspects,
-            words=plural(count, "suspect") if count else "No suspects.",
+            words=" ".join(words),
         )
 
     def records(self, query: RecordQuery, page: int) -> str:

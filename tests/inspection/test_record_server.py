@@ -143,6 +143,12 @@ def test_a_record_has_a_page_with_its_suspects_and_its_description(tmp_path, ser
     assert 'href="1" rel="next"' in page and 'rel="prev"' not in page
 
 
+def test_a_page_says_what_could_not_be_searched(tmp_path: Path, serve: Serve, monkeypatch) -> None:
+    plant(monkeypatch, lambda reviewed: iter(()))
+    words = Page(serve(make(tmp_path)).page()).words()
+    assert "No suspects. Not searched: copies, because the data set has no signatures" in words
+
+
 def test_a_volume_has_its_slices_and_a_mask(tmp_path: Path, serve: Serve) -> None:
     client = serve(make_scans(tmp_path))
     page = client.page("record/0")
