@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote_plus, urlsplit
 
+import cv2
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -172,6 +174,24 @@ def test_only_the_token_opens_a_page_and_only_under_the_servers_own_name(tmp_pat
     for host in ("example.org", f"example.org:{client.port}", "127.0.0.1", "", f"{own}.example.org"):
         status, _, content = client.request(client.root, host=host)
         assert status == 421 and b"train" not in content, host
+
+
+def test_pictures_with_a_ratio_of_their_own_are_fitted_into_their_frames(tmp_path: Path) -> None:
+    folder = make_scans(tmp_path, spacing_mm=(2.0, 0.5, 1.0))
+    served = ServedSet(folder)
+    page = served.records(RecordQuery(), 1)
+    frames = re.findall(r'<a class="(picture[^"]*)"', page)
+    assert len(frames) == 6 and all("fitted" in frame.split() for frame in frames)
+    assert ".picture.fitted img { object-fit: contain; }" in page
+    shapes = {
+        mask: cv2.imdecode(np.frombuffer(served.picture(0, mask=mask)[1], np.uint8), 0).shape
+        for mask in (False, True)
+    }
+    assert shapes[False] == shapes[True], "the classes lie over the picture"
+    assert (
+        "fitted"
+        not in re.findall(r'class="(picture[^"]*)"', ServedSet(make(tmp_path)).records(RecordQuery(), 1))[0]
+    )
 
 
 @pytest.mark.parametrize("method", ["HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "CONNECT"])
