@@ -102,9 +102,9 @@ def size_words(number: int) -> str:
 
 
 def facts_of(features: Decoded) -> RecordFacts:
-    """Return what is searched in a record; missing values are left out."""
-    objects = features.get(keys.OBJECT_CLASS_LABEL)
-    labels = features.get(keys.CLASS_LABEL) if objects is None else objects
+    """Return what is searched in a record; values that are missing or of another type are left out."""
+    key = keys.OBJECT_CLASS_LABEL if keys.OBJECT_CLASS_LABEL in features else keys.CLASS_LABEL
+    labels = array_of(features, key, "i")
     shape = array_of(features, keys.SOURCE_SHAPE, "i")
     if shape is not None and shape.shape == (3,):
         sides = tuple(min(max(1, side), SIDE) for side in shape.tolist())
@@ -113,7 +113,7 @@ def facts_of(features: Decoded) -> RecordFacts:
         sides = tuple(clamped_side(features, key) for key in named)
     return RecordFacts(
         source=(text_of(features, keys.FILENAME) or "")[:_LONGEST_NAME],
-        labels=tuple(labels[:MAX_OBJECTS].tolist()) if isinstance(labels, np.ndarray) else (),
+        labels=() if labels is None else tuple(labels[:MAX_OBJECTS].tolist()),
         sides=sides,
     )
 

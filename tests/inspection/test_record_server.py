@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote_plus, urlsplit
@@ -23,7 +24,7 @@ from halofeed.errors import UsageError
 from halofeed.inspection.record_cards import SEARCHED_KEYS, facts_of
 from halofeed.inspection.review.reviewed_set import ReviewedSet
 from halofeed.inspection.serve.record_columns import RecordColumns, RecordQuery
-from halofeed.inspection.serve.record_server import RecordServer
+from halofeed.inspection.serve.record_server import RecordServer, hosts_of
 from halofeed.inspection.serve.served_set import PER_PAGE, ServedSet, number_in, parse_query
 from tests.inspection.test_report import change, make
 from tests.inspection.test_report_records import pairs_and_one, plant
@@ -192,6 +193,65 @@ def test_pictures_with_a_ratio_of_their_own_are_fitted_into_their_frames(tmp_pat
         "fitted"
         not in re.findall(r'class="(picture[^"]*)"', ServedSet(make(tmp_path)).records(RecordQuery(), 1))[0]
     )
+
+
+def test_a_picture_and_its_mask_are_drawn_once_for_requests_at_the_same_time(tmp_path: Path) -> None:
+    served = ServedSet(make_scans(tmp_path))
+    drawn: list[int] = []
+    begun, go_on = threading.Semaphore(0), threading.Event()
+    draw = served._drawn
+
+    def draw_slowly(drawer: Any, number: int, *args: Any, **more: Any) -> Any:
+        drawn.append(number)
+        begun.release()
+        assert go_on.wait(30)
+        return draw(drawer, number, *args, **more)
+
+    served._drawn = draw_slowly  # type: ignore[method-assign]
+    with ThreadPoolExecutor(4) as pool:
+        first = [pool.submit(served.picture, 0, mask=mask) for mask in (False, True)]
+        assert begun.acquire(timeout=30)
+        # Another record does not wait for this one.
+        other = pool.submit(served.picture, 1, mask=False)
+        assert begun.acquire(timeout=30)
+        go_on.set()
+        assert first[0].result()[1] != first[1].result()[1] and other.result()
+    assert sorted(drawn) == [0, 1]
+
+
+def test_a_browser_leaves_port_80_away_and_no_other() -> None:
+    assert {"127.0.0.1", "localhost", "localhost:80"} <= hosts_of(80)
+    assert hosts_of(8080) == {"127.0.0.1:8080", "localhost:8080"}
+
+
+@pytest.mark.parametrize("key", ["image/object/class/label", "image/class/label"])
+def test_classes_of_another_type_than_integers_are_left_out(tmp_path: Path, serve: Serve, key: str) -> None:
+    task = "detection" if "object" in key else "classification"
+
+    def alter(example: Drawn, features: dict[str, Any]) -> dict[str, Any]:
+        return {**features, key: np.asarray(features[key], np.float32)}
+
+    client = serve(make(tmp_path, task, alter=alter))
+    page = client.page("records?text=jpg")
+    assert shown(page) and "read so far" not in page and "still running" not in page
+    assert client.request(client.root + "nothing")[0] == 404
+
+
+def test_any_error_is_answered_in_words_and_the_server_goes_on(tmp_path, serve, monkeypatch):
+    def fail(*args: Any) -> Any:
+        raise ZeroDivisionError("planted")
+
+    plant(monkeypatch, fail)
+    monkeypatch.setattr(RecordColumns, "read", fail)
+    client = serve(make(tmp_path))
+    words = Page(client.page()).words()
+    assert "The search for suspects failed: ZeroDivisionError: planted" in words
+    assert "Not all records can be searched: ZeroDivisionError: planted" in words
+    monkeypatch.setattr(ServedSet, "record", fail)
+    status, headers, content = client.request(client.root + "record/0")
+    assert (status, content) == (500, b"ZeroDivisionError: planted\n")
+    assert headers["Content-Type"].startswith("text/plain")
+    assert client.page()
 
 
 @pytest.mark.parametrize("method", ["HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "CONNECT"])
