@@ -24,7 +24,10 @@ from halofeed.system.errors import UsageError
 _HOST = "127.0.0.1"
 _TOKEN_BYTES = 24
 _MAX_FIELDS = 20
-_TIMEOUT_S = 60
+_TIMEOUT_S, _STRANGER_TIMEOUT_S = 60, 5
+"""Seconds that a connection may be silent, after and before it sent the token."""
+_CONNECTIONS = 64
+"""Connections at the same time, each a thread; more are closed at once. A browser opens 6 to one server."""
 _PORTS = 65_535
 _METHODS = ("HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "CONNECT")
 _HTML = "text/html; charset=utf-8"
@@ -59,6 +62,7 @@ class RecordServer(socketserver.ThreadingTCPServer):
                 f"--port {port}: cannot be used: {error.strerror or error}; leave --port away to take a free one"
             ) from error
         self.hosts = hosts_of(self.server_address[1])
+        self._free = threading.BoundedSemaphore(_CONNECTIONS)
         self._stop, self._is_reading = threading.Event(), threading.Event()
         self._reader = threading.Thread(target=served.prepare, args=(self._stop,), daemon=True)
 
@@ -81,6 +85,24 @@ class RecordServer(socketserver.ThreadingTCPServer):
         self._is_reading.wait()
         self._reader.join()
 
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Answer a connection in a thread; close it if there are too many."""
+        if not self._free.acquire(blocking=False):
+            self.shutdown_request(request)
+            return
+        try:
+            super().process_request(request, client_address)
+        except BaseException:
+            self._free.release()
+            raise
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """Answer a connection until it is closed."""
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._free.release()
+
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Print nothing about a client that closed its connection."""
 
@@ -101,7 +123,7 @@ class _RecordHandler(BaseHTTPRequestHandler):
     server: RecordServer
     protocol_version = "HTTP/1.1"
     server_version, sys_version = "halofeed", ""
-    timeout = _TIMEOUT_S
+    timeout = _STRANGER_TIMEOUT_S
     # One write for the head and the body: two wait for each other's acknowledgment (RFC 896, RFC 1122 4.2.3.2).
     wbufsize = -1
     disable_nagle_algorithm = True
@@ -116,6 +138,7 @@ class _RecordHandler(BaseHTTPRequestHandler):
         if not hmac.compare_digest(token.encode("utf-8", "replace"), self.server.token.encode()):
             self._refuse(HTTPStatus.FORBIDDEN, "Open the address that `halofeed report --serve` printed.")
             return
+        self.connection.settimeout(_TIMEOUT_S)
         try:
             fields = dict(parse_qsl(parts.query, max_num_fields=_MAX_FIELDS))
         except ValueError:

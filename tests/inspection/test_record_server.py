@@ -3,6 +3,7 @@
 import http.client
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -217,6 +218,37 @@ def test_a_picture_and_its_mask_are_drawn_once_for_requests_at_the_same_time(tmp
         go_on.set()
         assert first[0].result()[1] != first[1].result()[1] and other.result()
     assert sorted(drawn) == [0, 1]
+
+
+def test_silent_connections_take_few_threads_and_a_short_time(tmp_path, serve, monkeypatch):
+    monkeypatch.setattr("halofeed.inspection.serve.record_server._CONNECTIONS", 3)
+    monkeypatch.setattr("halofeed.inspection.serve.record_server._RecordHandler.timeout", 1)
+    others = answering_threads()
+    client = serve(make(tmp_path))
+    known = http.client.HTTPConnection("127.0.0.1", client.port, timeout=30)
+    known.request("GET", client.root)
+    assert known.getresponse().read()
+    silent = [socket.create_connection(("127.0.0.1", client.port), timeout=30) for _ in range(12)]
+    assert silent[-1].recv(1) == b"", "there are too many"
+    assert len(answering_threads() - others) <= 3
+    for one in silent:
+        with one:
+            assert one.recv(1) == b"", "closed without an answer"
+    known.request("GET", client.root)
+    assert known.getresponse().status == 200, "a browser that sent the token may be silent for longer"
+    known.close()
+    for thread in answering_threads() - others:
+        thread.join(30)
+    again = [http.client.HTTPConnection("127.0.0.1", client.port, timeout=30) for _ in range(3)]
+    for one in again:
+        one.request("GET", client.root)
+        assert one.getresponse().status == 200, "all places are free again"
+    for one in again:
+        one.close()
+
+
+def answering_threads() -> set[threading.Thread]:
+    return {one for one in threading.enumerate() if "process_request_thread" in one.name}
 
 
 def test_a_browser_leaves_port_80_away_and_no_other() -> None:
