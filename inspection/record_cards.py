@@ -15,7 +15,7 @@ from halofeed.inspection.dataset_facts import DatasetFacts
 from halofeed.inspection.planes import Display, ShownVolume, center_of, display_of
 from halofeed.inspection.review.reviewed_set import ReviewedSet
 from halofeed.inspection.review.suspects import RecordPlace
-from halofeed.inspection.samples import MAX_OBJECTS, clamped_side, draw_stored, outlines_of, scan_of
+from halofeed.inspection.samples import MAX_OBJECTS, clamped_side, draw_stored, object_corners_of, scan_of
 from halofeed.inspection.scan_objects import StoredObjects
 from halofeed.inspection.slice_sheet import SliceSheet, chosen_depths, draw_sheet
 from halofeed.inspection.stored_records import (
@@ -262,7 +262,7 @@ class CardDrawer:
     def _stored_boxes(self, card: RecordCard, features: Decoded) -> list[PlacedBox]:
         corners, regions = (_stacked(features, names) for names in (keys.BOX_CORNERS, keys.IGNORED_CORNERS))
         size = tuple(clamped_side(features, key) for key in keys.SIDES)
-        outlines = outlines_of(features, len(corners))
+        outlines = object_corners_of(features, min(len(corners), MAX_OBJECTS))
         return self._placed(card.facts, corners, regions, (size[0], size[1]), outlines)
 
     def _placed(
