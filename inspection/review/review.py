@@ -104,7 +104,7 @@ def review_dataset(
 def _not_searched(reviewed: ReviewedSet) -> Iterator[str]:
     """Yield what a review left out, and what it cannot search because an earlier version wrote the data set."""
     yield from reviewed.not_searched
-    again = "the same conversion with --overwrite writes them"
+    again = "the same conversion with --overwrite adds them"
     if len(reviewed) and not reviewed.signatures.any():
         yield f"copies, because the data set has no signatures; {again}"
     if others := int(have_other_version(reviewed.signatures).sum()):

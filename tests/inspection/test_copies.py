@@ -24,7 +24,7 @@ from halofeed.inspection.review.suspects import Suspect
 from halofeed.pipelines import shard_writer
 from halofeed.prep.voxels import signatures
 from halofeed.prep.voxels.signatures import Signatures, sign_picture, sign_stack, unpack_signatures
-from tests.support.conversions import run_convert
+from tests.support.conversions import halofeed_here, run_convert
 
 Pixels = NDArray[np.uint8]
 PLANTED: dict[str, Callable[[Pixels], Pixels]] = {
@@ -291,3 +291,15 @@ def test_doubtful_pairs_beyond_the_limit_are_counted(tmp_path: Path, monkeypatch
     monkeypatch.setattr(copy_groups, "MOST_COMPARED", 1)
     (text,) = review_dataset(tmp_path / "drawn" / "1.0.0").not_searched
     assert "pairs of records whose signatures are less alike" in text and "of 1 pairs were compared" in text
+
+
+def test_the_command_prints_the_first_suspects_and_writes_all(tmp_path):
+    for number in range(4):
+        write(tmp_path / "photos/one", f"{number}.png", draw(number // 2))
+    folder = run_convert(tmp_path / "photos", tmp_path / "out", layout="folders").folder
+    file = tmp_path / "found.json"
+    done = halofeed_here("review", folder, "--show", 1, "--json", file)
+    assert done.returncode == 0 and "and 1 more; --json FILE lists all" in done.stdout
+    assert json.loads(file.read_text()) == json.loads(json.dumps(review_dataset(folder).to_json()))
+    assert halofeed_here("review", folder, "--json", "-").stdout == file.read_text()
+    assert "expected 0 or more" in halofeed_here("review", folder, "--show", -1).stderr
