@@ -370,7 +370,7 @@ def _kept_share(
 
 def _count_classes(
     labels: NDArray[Any], plans: Sequence[VolumePlan], shares: Sequence[NDArray[np.float64]] | None
-) -> tuple[Mapping[int, float], Mapping[int, float]]:
+) -> tuple[Mapping[int, int], Mapping[int, float]]:
     """Return the voxels of each class, and those that records show."""
     if shares is not None:
         return _count_shown(labels, shares)
