@@ -91,6 +91,9 @@ EXCEPTIONS: dict[str, str] = {
     "system/resource_errors.py: Run the command with --debug to see where it failed": "it shows more of a failure",
     "halofeed/cli.py: `halofeed COMMAND --help` shows an example of each. `halofeed demo`": "a text of --help",
     "halofeed/cli.py: write halofeed's wheel and sdist for Beam's --extra_package": "a text of --help",
+    "prep/annotations/pairing.py: --several-masks merge joins them; for readings of the same structures,": (
+        "a case types merge, and tests/pipelines/test_readers_of_masks.py the readers"
+    ),
     "inspection/review/review.py: the same conversion with --overwrite adds them": (
         "it is a line of a result; tests/inspection/test_copies.py converts again"
     ),
