@@ -322,13 +322,25 @@ def _finished_index(
         has_blocks = index.raw_starts.keys() <= index.packed_bytes.keys() or index.block_bytes == BLOCK_BYTES
         # Without signatures, a review of the data set would compare only some of its records.
         has_signatures = index.signatures is not None or not len(index)
-        if has_blocks and has_signatures and index.fingerprint in job.fingerprints(key, ordered, contents):
+        proofs = job.fingerprints(key, ordered, contents, may_lack_classes=_may_lack_classes(index))
+        if has_blocks and has_signatures and index.fingerprint in proofs:
             if folder != job.folder:
                 output = OutputFolder(job.folder, job.holder)
                 for file, there in ((name, shard_name), (index_file(name), index_name)):
                     output.take(file, OutputFolder(folder), there)
             return index
     return None
+
+
+def _may_lack_classes(index: ShardIndex) -> bool:
+    """Return whether a shard that was made with fewer classes holds the same with more of them.
+
+    More classes may cure what a label image was rejected for. Listed references with a problem have no input, and
+    objects that are dropped for their class are in the text of the reference, which the fingerprint has.
+    """
+    return not any(
+        entry["stage"] == "annotation" and entry["source"] in index.inputs for entry in index.rejected
+    )
 
 
 def changed_input(

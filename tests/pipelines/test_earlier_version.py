@@ -17,7 +17,7 @@ from halofeed.inspection.verify import verify
 from halofeed.pipelines import earlier_version
 from halofeed.pipelines.convert import convert
 from halofeed.pipelines.earlier_version import compatible_labels
-from halofeed.pipelines.job import JobOptions
+from halofeed.pipelines.job import JobOptions, are_stored_alike
 from halofeed.prep.annotations.labels import LabelMap
 from halofeed.prep.options.recipe import Recipe
 from halofeed.schemas.index import ShardIndex
@@ -191,6 +191,47 @@ def test_a_new_class_follows_the_others_and_rewrites_nothing(source, tmp_path):
     third = go_on(source, tmp_path / "out", second, "1.2.0")
     assert read_manifest(third).labels == {0: "hat", 1: "shirt", 2: "bag"}
     assert {key: files(third)[key] for key in before} == before
+
+
+PAIRS = {"layout": "pairs", "task": "segmentation", "shards": 2}
+PAIRS |= {"image_pattern": "images/{id}.png", "label_pattern": "masks/{id}.png"}
+
+
+def draw_pairs(source: Path, values: list[list[int]]) -> None:
+    """Pictures with label images in bands of some values each."""
+    for number, bands in enumerate(values):
+        draw(source / "images" / f"{number}.png", number)
+        (source / "masks").mkdir(exist_ok=True)
+        mask = np.resize(np.repeat(np.array(bands, np.uint8), 30), (20, 30))
+        Image.fromarray(mask).save(source / "masks" / f"{number}.png")
+
+
+def class_file(tmp_path: Path, *names: str) -> str:
+    file = tmp_path / f"{len(names)}.json"
+    file.write_text(json.dumps({str(number): name for number, name in enumerate(names, start=1)}))
+    return str(file)
+
+
+def test_an_added_class_cures_rejects_and_other_shards_stay(tmp_path):
+    source, given = tmp_path / "src", {**PAIRS, "label_map": class_file(tmp_path, "hat", "coat")}
+    draw_pairs(source, [[0, 1], [0, 2], [0, 1, 3], [1, 2], [0, 2]])
+    first = start(source, tmp_path / "out", **given)
+    given["label_map"] = class_file(tmp_path, "hat", "coat", "bag")
+    second = go_on(source, tmp_path / "out", first, "1.1.0", **given)
+    assert records(second) == records(start(source, tmp_path / "full", **given)) and len(records(second)) == 5
+    assert not Path(second, "rejected.jsonl").read_text() and verify(second).ok
+    before, after = files(first), files(second)
+    kept = [key for key in before if before[key][0] == after[key][0]]
+    assert len(kept) == 1
+
+
+def test_a_region_that_takes_a_value_of_another_one_changes_the_records_of_that_value():
+    def regions(*values: tuple[int, int]) -> LabelMap:
+        return LabelMap(entries=((0, "background"), (1, "tumor"), (2, "core")), first_id=0, values=values)
+
+    two = regions((1, 1), (2, 1))
+    assert are_stored_alike(regions((1, 1), (2, 1), (3, 2)), two, sets=True)
+    assert not are_stored_alike(regions((1, 1), (2, 1), (2, 2)), two, sets=True)
 
 
 def test_numbers_of_classes_that_a_file_changes_are_refused(source, tmp_path):
