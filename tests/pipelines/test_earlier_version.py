@@ -225,6 +225,20 @@ def test_an_added_class_cures_rejects_and_other_shards_stay(tmp_path):
     assert len(kept) == 1
 
 
+def test_classes_that_would_lose_their_names_are_refused_with_a_file_that_has_them(tmp_path):
+    source, given = tmp_path / "src", {**PAIRS, "label_map": class_file(tmp_path, "hat", "coat")}
+    draw_pairs(source, [[0, 1], [0, 2], [1, 2]])
+    first = start(source, tmp_path / "out", **given)
+    with pytest.raises(UsageError, match=r"names \(1 hat, 2 coat\), and nothing names them now") as raised:
+        go_on(source, tmp_path / "out", first, "1.1.0", **PAIRS)
+    given["label_map"] = str(raised.value).rpartition("--label-map ")[2]
+    second = go_on(source, tmp_path / "out", first, "1.1.0", **given)
+    assert read_manifest(second).labels == read_manifest(first).labels and files(second) == files(first)
+    # Classes that never had names go on without.
+    plain = start(source, tmp_path / "plain", **PAIRS)
+    assert go_on(source, tmp_path / "plain", plain, "1.1.0", **PAIRS)
+
+
 def test_a_region_that_takes_a_value_of_another_one_changes_the_records_of_that_value():
     def regions(*values: tuple[int, int]) -> LabelMap:
         return LabelMap(entries=((0, "background"), (1, "tumor"), (2, "core")), first_id=0, values=values)
