@@ -95,7 +95,8 @@ def write_subset(path: str | os.PathLike[str], options: SubsetOptions) -> Subset
     """Write the records that meet a condition as a version of their own.
 
     Raises:
-        UsageError: the condition is wrong or no record meets it, or the folder of the version is in use.
+        UsageError: the condition is wrong or no record meets it, a review cannot search for all findings that it may
+            mean, or the folder of the version is in use.
         CorruptFileError: a record that must be read is damaged.
     """
     files = open_files(path)
@@ -103,7 +104,7 @@ def write_subset(path: str | os.PathLike[str], options: SubsetOptions) -> Subset
     condition = parse_condition(options.where, NAMES, others=_OTHERS)
     findings = options.findings
     if "finding" in condition.names and findings is None:
-        findings = findings_of(review_dataset(files).to_json())
+        findings = _reviewed(files)
     name, version = check_name(options.name or parent.name), check_version(options.version or parent.version)
     named = "/".join([options.out.rstrip("/") or "/", name, version])
     folder = real_version_folder(named)
@@ -293,6 +294,18 @@ class _Writer:
             file_checksum=checksum,
         )
         return index, old.statistics if is_whole else recount.statistics(), None if is_whole else sources
+
+
+def _reviewed(files: DatasetFiles) -> Findings:
+    """Return the findings of a review; refuse a data set in which it cannot search for all of them."""
+    review = review_dataset(files).to_json()
+    if missing := review["not_searched"]:
+        listed = "\n".join(f"  {text}" for text in missing)
+        raise UsageError(
+            f"--where: {files}: a review cannot search all of it, so a condition on findings could keep what it does "
+            f"not find:\n{listed}\n`halofeed review {files} --json FILE` and --findings FILE take what can be searched"
+        )
+    return findings_of(review)
 
 
 def _max_boxes(manifest: Manifest) -> int:

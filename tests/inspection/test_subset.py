@@ -15,6 +15,7 @@ from halofeed.errors import UsageError
 from halofeed.inspection import subset_data
 from halofeed.inspection.compare_versions import compare_versions
 from halofeed.inspection.recounted import only_recounted
+from halofeed.inspection.review.reviewed_set import ReviewedSet
 from halofeed.inspection.subset_data import Subset, SubsetOptions, read_findings, write_subset
 from halofeed.inspection.verify import verify
 from halofeed.inspection.where import parse_condition
@@ -205,7 +206,8 @@ def test_the_place_of_a_mistake_is_shown(boxes, tmp_path, where, words, at):
 
 def test_findings_are_those_of_a_review_or_of_a_file(boxes, tmp_path, monkeypatch):
     ids = sorted(records(boxes))
-    reviewed = {"suspects": [{"kind": "dark", "records": [{"id": ids[2]}, {"id": ids[3]}]}]}
+    suspect = {"kind": "dark", "records": [{"id": ids[2]}, {"id": ids[3]}]}
+    reviewed = {"suspects": [suspect], "not_searched": []}
     monkeypatch.setattr(subset_data, "review_dataset", lambda _: SimpleNamespace(to_json=lambda: reviewed))
     assert sorted(records(subset(boxes, "finding=dark", tmp_path / "review").folder)) == ids[2:4]
     (tmp_path / "review.json").write_text(json.dumps(reviewed))
@@ -222,6 +224,23 @@ def test_findings_are_those_of_a_review_or_of_a_file(boxes, tmp_path, monkeypatc
     (tmp_path / "wrong.json").write_text('{"a": 1}')
     with pytest.raises(UsageError, match="expected what `halofeed review --json FILE` wrote"):
         read_findings(tmp_path / "wrong.json")
+
+
+def test_findings_that_a_review_cannot_search_are_refused(boxes, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with monkeypatch.context() as patch:
+        # As in a data set of before signatures.
+        patch.setattr(
+            ReviewedSet, "signatures", property(lambda reviewed: np.zeros((len(reviewed), 4), np.int64))
+        )
+        with pytest.raises(UsageError, match="no signatures; the same conversion with --overwrite") as raised:
+            subset(boxes, "finding!='exact copies in a split'", tmp_path / "out")
+        assert not list(tmp_path.iterdir())
+    assert f"`halofeed review {boxes} --json FILE` and --findings FILE" in str(raised.value)
+    assert halofeed_here("review", boxes, "--json", "typed.json").returncode == 0
+    words = ["--findings", "typed.json", "--out", "out", "--where", "finding!='exact copies in a split'"]
+    assert halofeed_here("subset", boxes, *words).returncode == 0
+    assert len(records("out/set/1.0.0")) == len(records(boxes))
 
 
 def test_signatures_and_measures_stay_with_their_records(boxes, tmp_path):

@@ -428,6 +428,7 @@ EXCEPTIONS: dict[str, str] = {
     **dict.fromkeys(
         (
             "inspection/html/difference_page.py: The first {} of {} --json lists all.",
+            "inspection/subset_data.py: --where: {}: a review cannot search all of it, so a condition on",
             'inspection/subset_data.py: expected what `halofeed review --json FILE` wrote, or {"ID OF A',
             "inspection/subset_data.py: --out {}: would replace the data set itself; take another --name or",
             "inspection/subset_data.py: take another --name, --version or --out",
