@@ -199,12 +199,14 @@ class _Writer:
     def _manifest(self, splits: dict[str, Split]) -> Manifest:
         lineage = lineage_of(self.parent.inputs)
         generations = {} if lineage is None else lineage.generations
+        before = None if lineage is None else lineage.where
         data = self.files.read(MANIFEST, MANIFEST_BYTES)
         parent = Lineage(
             version=self.parent.version,
             crc32c=int(parse_json(data, MANIFEST_VALUES)["crc32c"]),
             generations={name: generations.get(name, (len(split.shards),)) for name, split in splits.items()},
-            where=self.condition.text,
+            where=self.condition.text if before is None else f"({before}) and ({self.condition.text})",
+            name=self.parent.name,
         )
         count = sum(split.records for split in splits.values())
         digest = hashlib.sha256(

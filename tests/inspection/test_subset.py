@@ -172,6 +172,11 @@ def test_the_other_commands_read_a_subset(boxes, tmp_path):
     assert halofeed_here("report", done.folder, "--output", tmp_path / "r.html").returncode == 0
     again = subset(done.folder, "boxes=1", tmp_path, name="ones")
     assert verify(again.folder).ok and 0 < len(records(again.folder)) < len(records(done.folder))
+    lineage = lineage_of(read_manifest(again.folder).inputs)
+    assert lineage is not None and (lineage.name, lineage.version) == ("hats", "2.0.0")
+    assert lineage.where == "(class=hat) and (boxes=1)"
+    at_once = subset(boxes, lineage.where, tmp_path, name="at_once")
+    assert records(at_once.folder) == records(again.folder)
     with pytest.raises(UsageError, match=r"is a subset of version 1\.0\.0"):
         run_convert(tmp_path, tmp_path / "o", from_=done.folder, version="3.0.0", name="hats", layout="csv")
 

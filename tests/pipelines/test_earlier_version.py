@@ -372,6 +372,10 @@ def test_a_manifest_with_a_wrong_lineage_is_refused(source, tmp_path):
             {"version": "1.0.0", "crc32c": 1, "generations": {"train": [4]}, "recipes": [1]},
             "inputs.parent.recipes",
         ),
+        (
+            {"version": "1.0.0", "crc32c": 1, "generations": {"train": [4]}, "name": 1},
+            "inputs.parent.name: expected a text",
+        ),
     ):
         document["inputs"]["parent"] = wrong
         with pytest.raises(ManifestError, match=words):
