@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 
 from halofeed.inspection.compare_records import source_of
 from halofeed.inspection.dataset_files import DatasetFiles, open_files, open_manifest
-from halofeed.inspection.record_values import NAMES, Findings, RecordValues
+from halofeed.inspection.record_values import NAMES, Findings, RecordValues, classes_of
 from halofeed.inspection.recounted import Recount, only_recounted
-from halofeed.inspection.review.review import review_dataset
+from halofeed.inspection.review.review import KINDS, review_dataset
 from halofeed.inspection.stored_records import StoredShard
 from halofeed.inspection.where import Condition, parse_condition
 from halofeed.pipelines.lease import held
@@ -101,8 +101,11 @@ def write_subset(path: str | os.PathLike[str], options: SubsetOptions) -> Subset
     """
     files = open_files(path)
     parent = open_manifest(files)
-    condition = parse_condition(options.where, NAMES, others=_OTHERS)
     findings = options.findings
+    known = {"class": classes_of(parent), "split": tuple(parent.splits)}
+    if findings is None:
+        known["finding"] = KINDS
+    condition = parse_condition(options.where, NAMES, others=_OTHERS, values=known)
     if "finding" in condition.names and findings is None:
         findings = _reviewed(files)
     name, version = check_name(options.name or parent.name), check_version(options.version or parent.version)

@@ -196,6 +196,11 @@ def test_the_other_commands_read_a_subset(boxes, tmp_path):
         ("class=hat and", "expected a name after and", 13),
         ("class=or", "expected a value after =; write 'or' for the text", 6),
         ("class=hat & boxes=1", "expected and, or, or the end, got &", 10),
+        ("class!=hatt", "no class 'hatt'; did you mean hat[?] known: hat, 'old coat'", 7),
+        ("class not in (hat, coat)", "no class 'coat'; ", 19),
+        ("boxes=1 and split!='tset'", "no split 'tset'; did you mean test[?] known: ", 19),
+        ("finding!='exact copy'", "no finding 'exact copy'; .*known: 'copies in several splits', ", 9),
+        ("finding!='likely extra box'", "no finding 'likely extra box'", 9),  # found only with a run
         ("", "expected a name", 0),
         ("not", "expected a name after not", 3),
         ("((" * 60 + "id=1", "more than 100 conditions are inside of each other", 101),
@@ -211,12 +216,12 @@ def test_the_place_of_a_mistake_is_shown(boxes, tmp_path, where, words, at):
 
 def test_findings_are_those_of_a_review_or_of_a_file(boxes, tmp_path, monkeypatch):
     ids = sorted(records(boxes))
-    suspect = {"kind": "dark", "records": [{"id": ids[2]}, {"id": ids[3]}]}
+    suspect = {"kind": "dark picture", "records": [{"id": ids[2]}, {"id": ids[3]}]}
     reviewed = {"suspects": [suspect], "not_searched": []}
     monkeypatch.setattr(subset_data, "review_dataset", lambda _: SimpleNamespace(to_json=lambda: reviewed))
-    assert sorted(records(subset(boxes, "finding=dark", tmp_path / "review").folder)) == ids[2:4]
+    assert sorted(records(subset(boxes, "finding='dark picture'", tmp_path / "review").folder)) == ids[2:4]
     (tmp_path / "review.json").write_text(json.dumps(reviewed))
-    assert read_findings(tmp_path / "review.json") == {ids[2]: ["dark"], ids[3]: ["dark"]}
+    assert read_findings(tmp_path / "review.json") == {ids[2]: ["dark picture"], ids[3]: ["dark picture"]}
     (tmp_path / "findings.json").write_text(
         json.dumps({str(ids[0]): ["blurred", "dark"], str(ids[1]): ["dark"]})
     )
@@ -268,7 +273,7 @@ def test_signatures_and_measures_stay_with_their_records(boxes, tmp_path):
 
 def test_nothing_is_replaced(boxes, tmp_path):
     with pytest.raises(UsageError, match=r"no record of .* meets it"):
-        subset(boxes, "class=bag", tmp_path)
+        subset(boxes, "boxes>9", tmp_path)
     with pytest.raises(UsageError, match="would replace the data set itself"):
         subset(boxes, "class=hat", Path(boxes).parents[1])
     done = subset(boxes, "class=hat", tmp_path)
@@ -290,4 +295,5 @@ def test_conditions_mean_what_their_words_say():
     )
     assert meets("a=x*z", a=["xyyz"]) and not meets("a='x*z'", a=["xyyz"]) and meets("a='x*z'", a=["x*z"])
     assert meets(r"a='it\'s'", a=["it's"]) and meets("a in ('b', \"c d\")", a=["c d"])
+    assert not parse_condition("a!=h*", values={"a": ["cap"]}).meets({"a": ["hat"]}.__getitem__)
     assert meets("a = hat.png", a=["hat.png"]) and meets("a<=-1.5e3", a=[-1600.0])
