@@ -428,7 +428,9 @@ def read_with_simpleitk(form: Mapping[str, str], folder: str) -> Objects:
 
 def read_with_halofeed(case: Case) -> Objects:
     """Return the objects of a data set as a layout reads them."""
+    from halofeed.prep.convert.drawn_boxes import with_drawn_boxes
     from halofeed.prep.layouts import LayoutOptions, find_layout
+    from halofeed.prep.options.recipe import Recipe
     from halofeed.prep.sources.files import LocalFiles
 
     if case.in_volumes:
@@ -442,10 +444,12 @@ def read_with_halofeed(case: Case) -> Objects:
     files, found = LocalFiles(case.folder), {}
     task = "detection" if case.layout == "cityscapes" else None
     options = LayoutOptions(keep=("keypoints",) if case.points else (), task=task)
+    recipe = Recipe(height=16, width=16)
     for one in find_layout(case.layout).list_references(files, files, case.file, options):
         path = case.folder / one.source
         if one.problem or case.below not in str(path):
             continue
+        one = with_drawn_boxes(one, files, recipe)
         with Image.open(io.BytesIO(files.read(one.source))) as picture:
             scale = np.array(picture.size) if one.normalized else np.ones(2)
             first = int(np.asarray(picture).ravel()[0])

@@ -15,7 +15,7 @@ from halofeed.inspection.dataset_facts import DatasetFacts
 from halofeed.inspection.planes import Display, ShownVolume, center_of, display_of
 from halofeed.inspection.review.reviewed_set import ReviewedSet
 from halofeed.inspection.review.suspects import RecordPlace
-from halofeed.inspection.samples import MAX_OBJECTS, clamped_side, draw_stored, scan_of
+from halofeed.inspection.samples import MAX_OBJECTS, clamped_side, draw_stored, object_corners_of, scan_of
 from halofeed.inspection.scan_objects import StoredObjects
 from halofeed.inspection.slice_sheet import SliceSheet, chosen_depths, draw_sheet
 from halofeed.inspection.stored_records import (
@@ -51,6 +51,7 @@ DRAWN_KEYS = SEARCHED_KEYS | {
     *keys.UNPADDED_SIDES,
     *keys.BOX_CORNERS,
     *keys.IGNORED_CORNERS,
+    *keys.CORNER_POINTS,
 }
 _LONGEST_NAME = 4096
 _MAX_BOXES = 300
@@ -101,9 +102,9 @@ def size_words(number: int) -> str:
 
 
 def facts_of(features: Decoded) -> RecordFacts:
-    """Return what is searched in a record; missing values are left out."""
-    objects = features.get(keys.OBJECT_CLASS_LABEL)
-    labels = features.get(keys.CLASS_LABEL) if objects is None else objects
+    """Return what is searched in a record; values that are missing or of another type are left out."""
+    key = keys.OBJECT_CLASS_LABEL if keys.OBJECT_CLASS_LABEL in features else keys.CLASS_LABEL
+    labels = array_of(features, key, "i")
     shape = array_of(features, keys.SOURCE_SHAPE, "i")
     if shape is not None and shape.shape == (3,):
         sides = tuple(min(max(1, side), SIDE) for side in shape.tolist())
@@ -112,7 +113,7 @@ def facts_of(features: Decoded) -> RecordFacts:
         sides = tuple(clamped_side(features, key) for key in named)
     return RecordFacts(
         source=(text_of(features, keys.FILENAME) or "")[:_LONGEST_NAME],
-        labels=tuple(labels[:MAX_OBJECTS].tolist()) if isinstance(labels, np.ndarray) else (),
+        labels=() if labels is None else tuple(labels[:MAX_OBJECTS].tolist()),
         sides=sides,
     )
 
@@ -128,6 +129,7 @@ class CardPicture:
         boxes: boxes to draw over it.
         sheet: the slices of a volume; None for other pictures.
         is_tiny: whether single pixels are shown.
+        is_fitted: whether the picture may have another ratio than `size`, so that it must be fitted into its frame.
     """
 
     uri: str
@@ -136,6 +138,7 @@ class CardPicture:
     boxes: Sequence[PlacedBox] = ()
     sheet: SliceSheet | None = None
     is_tiny: bool = False
+    is_fitted: bool = False
 
     @property
     def bytes(self) -> int:
@@ -236,7 +239,9 @@ class CardDrawer:
         features = self.reviewed.small_features(number, DRAWN_KEYS)
         card = self.card(number, features)
         height, width = (clamped_side(features, key) for key in keys.SIDES)
-        boxes = [] if self.is_volumetric or self.facts.kind.is_sheet else self._stored_boxes(card, features)
+        # A slice is drawn in mm and without padding, and the frames of a clip are a contact sheet.
+        is_fitted = self.is_volumetric or self.facts.kind.is_sheet
+        boxes = [] if is_fitted else self._stored_boxes(card, features)
         return replace(
             card,
             picture=CardPicture(
@@ -245,6 +250,7 @@ class CardDrawer:
                 size=(height, width),
                 boxes=boxes,
                 is_tiny=max(height, width) <= 64,
+                is_fitted=is_fitted,
             ),
         )
 
@@ -256,7 +262,8 @@ class CardDrawer:
     def _stored_boxes(self, card: RecordCard, features: Decoded) -> list[PlacedBox]:
         corners, regions = (_stacked(features, names) for names in (keys.BOX_CORNERS, keys.IGNORED_CORNERS))
         size = tuple(clamped_side(features, key) for key in keys.SIDES)
-        return self._placed(card.facts, corners, regions, (size[0], size[1]), None)
+        outlines = object_corners_of(features, min(len(corners), MAX_OBJECTS))
+        return self._placed(card.facts, corners, regions, (size[0], size[1]), outlines)
 
     def _placed(
         self, facts: RecordFacts, boxes: Any, regions: Any, size: tuple[int, int], corners: Any

@@ -462,7 +462,7 @@ def draw_stored(
     voxels = None if label is None else class_counts(label, manifest).voxels
     classes = None if label is None else shown_classes(label, manifest)
     picture = _stored_picture(features, kind_words(manifest), pixels, classes, boxes, ranks, side)
-    corners = _corners_of(features, len(boxes))
+    corners = object_corners_of(features, len(boxes))
     return StoredDrawing(
         picture=replace(picture, corners=corners, regions=regions_of(features)), voxels=voxels
     )
@@ -557,7 +557,7 @@ def regions_of(features: Decoded) -> NDArray[np.float64]:
     return np.stack([value[:MAX_OBJECTS].astype(np.float64) for value in numbers], axis=-1)
 
 
-def _corners_of(features: Decoded, boxes: int) -> NDArray[np.float64] | None:
+def object_corners_of(features: Decoded, boxes: int) -> NDArray[np.float64] | None:
     """Return the corners of objects as float64 [box, 4, 2]; None without corners of each box."""
     numbers = [value for key in keys.CORNER_POINTS if isinstance(value := features.get(key), np.ndarray)]
     lists = [value[:MAX_OBJECTS].astype(np.float64) for value in numbers]

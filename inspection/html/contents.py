@@ -9,6 +9,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 from halofeed.inspection.record_cards import CardDrawer, RecordCard, size_words
@@ -163,8 +164,8 @@ def _drawn(drawer: CardDrawer, room: int) -> Iterator[RecordCard]:
     used = 0
     seen: set[int] = set()
     suspects = sorted(drawer.findings)
-    for number in (*suspects, *spread_numbers(len(drawer.reviewed))):
-        is_suspect = len(seen) < len(suspects)
+    spread = spread_numbers(len(drawer.reviewed))
+    for number, is_suspect in chain(((one, True) for one in suspects), ((one, False) for one in spread)):
         if number in seen or (is_suspect and (3 * used > budget or 3 * len(seen) > most)):
             continue
         if len(seen) >= most:

@@ -38,7 +38,7 @@ class PictureKind(SuspectKind):
     ODD_SIZE = ("odd size", "Its source is far smaller or larger than the others.",
         "Look whether a thumbnail or a scan of another kind is among the pictures.")
     ODD_ASPECT = ("odd aspect ratio", "Its source is far longer, or far nearer to a square, than the others.",
-        "Crop it, or convert with --resize keep-aspect, which does not distort it.")
+        "Crop it, or use --resize keep-aspect, which keeps its shape.")
     # fmt: on
 
 

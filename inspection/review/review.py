@@ -104,7 +104,7 @@ def review_dataset(
 
 def _not_searched(reviewed: ReviewedSet) -> Iterator[str]:
     """Yield what a review cannot search, because an earlier version wrote the data set without its columns."""
-    again = "the same conversion with --overwrite gives it both"
+    again = "the same conversion with --overwrite adds them"
     if len(reviewed) and not reviewed.signatures.any():
         yield f"copies, because the data set has no signatures; {again}"
     if len(reviewed) and not reviewed.measure_names:

@@ -13,17 +13,21 @@ import socketserver
 import threading
 from collections.abc import Callable
 from http import HTTPStatus
+from http.client import HTTP_PORT
 from http.server import BaseHTTPRequestHandler
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
-from halofeed.inspection.serve.served_set import ServedSet, number_in, parse_query
-from halofeed.system.errors import HalofeedError, UsageError
+from halofeed.inspection.serve.served_set import ServedSet, number_in, parse_query, words_of
+from halofeed.system.errors import UsageError
 
 _HOST = "127.0.0.1"
 _TOKEN_BYTES = 24
 _MAX_FIELDS = 20
-_TIMEOUT_S = 60
+_TIMEOUT_S, _STRANGER_TIMEOUT_S = 60, 5
+"""Seconds that a connection may be silent, after and before it sent the token."""
+_CONNECTIONS = 64
+"""Connections at the same time, each a thread; more are closed at once. A browser opens 6 to one server."""
 _PORTS = 65_535
 _METHODS = ("HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "CONNECT")
 _HTML = "text/html; charset=utf-8"
@@ -57,7 +61,8 @@ class RecordServer(socketserver.ThreadingTCPServer):
             raise UsageError(
                 f"--port {port}: cannot be used: {error.strerror or error}; leave --port away to take a free one"
             ) from error
-        self.hosts = {f"{name}:{self.server_address[1]}" for name in (_HOST, "localhost")}
+        self.hosts = hosts_of(self.server_address[1])
+        self._free = threading.BoundedSemaphore(_CONNECTIONS)
         self._stop, self._is_reading = threading.Event(), threading.Event()
         self._reader = threading.Thread(target=served.prepare, args=(self._stop,), daemon=True)
 
@@ -80,15 +85,45 @@ class RecordServer(socketserver.ThreadingTCPServer):
         self._is_reading.wait()
         self._reader.join()
 
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Answer a connection in a thread; close it if there are too many."""
+        if not self._free.acquire(blocking=False):
+            self.shutdown_request(request)
+            return
+        try:
+            super().process_request(request, client_address)
+        except BaseException:
+            self._free.release()
+            raise
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """Answer a connection until it is closed."""
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._free.release()
+
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Print nothing about a client that closed its connection."""
+
+
+def hosts_of(port: int) -> frozenset[str]:
+    """Return the Host headers that name a server of this machine.
+
+    A browser leaves the default port of HTTP away (RFC 9110 4.2.1, 7.2).
+
+    >>> sorted(hosts_of(80))
+    ['127.0.0.1', '127.0.0.1:80', 'localhost', 'localhost:80']
+    """
+    names = (_HOST, "localhost")
+    return frozenset(f"{name}:{port}" for name in names) | frozenset(names if port == HTTP_PORT else ())
 
 
 class _RecordHandler(BaseHTTPRequestHandler):
     server: RecordServer
     protocol_version = "HTTP/1.1"
     server_version, sys_version = "halofeed", ""
-    timeout = _TIMEOUT_S
+    timeout = _STRANGER_TIMEOUT_S
     # One write for the head and the body: two wait for each other's acknowledgment (RFC 896, RFC 1122 4.2.3.2).
     wbufsize = -1
     disable_nagle_algorithm = True
@@ -103,6 +138,7 @@ class _RecordHandler(BaseHTTPRequestHandler):
         if not hmac.compare_digest(token.encode("utf-8", "replace"), self.server.token.encode()):
             self._refuse(HTTPStatus.FORBIDDEN, "Open the address that `halofeed report --serve` printed.")
             return
+        self.connection.settimeout(_TIMEOUT_S)
         try:
             fields = dict(parse_qsl(parts.query, max_num_fields=_MAX_FIELDS))
         except ValueError:
@@ -110,22 +146,26 @@ class _RecordHandler(BaseHTTPRequestHandler):
             return
         try:
             with self.server.served.answering():
-                self._answer(place, fields)
-        except HalofeedError as error:
-            self._refuse(HTTPStatus.INTERNAL_SERVER_ERROR, str(error))
+                answer = self._answer(place, fields)
+        except Exception as error:
+            self._refuse(HTTPStatus.INTERNAL_SERVER_ERROR, words_of(error))
+            return
+        if answer is None:
+            self._refuse(HTTPStatus.NOT_FOUND, "There is no such page.")
+        else:
+            self._send(*answer)
 
-    def _answer(self, place: str, fields: dict[str, str]) -> None:
+    def _answer(self, place: str, fields: dict[str, str]) -> tuple[str, bytes] | None:
+        """Return the media type and the bytes of a page or a picture; None if there is none at its place."""
         served = self.server.served
         if place in ("", "records"):
             page = number_in(fields.get("page", "")) or 1
-            self._send(_HTML, served.records(parse_query(fields), page).encode())
-            return
+            return _HTML, served.records(parse_query(fields), page).encode()
         kind, _, name = place.partition("/")
         number = number_in(name)
         if kind not in _PLACES or number is None or number >= len(served):
-            self._refuse(HTTPStatus.NOT_FOUND, "There is no such page.")
-            return
-        self._send(*_PLACES[kind](served, number))
+            return None
+        return _PLACES[kind](served, number)
 
     def __getattr__(self, name: str) -> Any:
         # http.server calls do_METHOD.

@@ -37,6 +37,8 @@ _SLICES = 64
 _AT_ONCE = 4
 """Records that are read for pictures at the same time: each may be a volume."""
 _CACHED_QUERIES, _CACHED_PICTURES = 8, 128
+_DRAWING_LOCKS = 64
+"""Locks of the records that are drawn, more than the records of a page, so that these do not wait for each other."""
 _PAUSE_S = 0.05
 """Time without a request after which the columns are read on: a browser asks for the pictures after the page."""
 _LONGEST_TEXT = 200
@@ -106,6 +108,8 @@ class ServedSet:
         self._reading = threading.BoundedSemaphore(_AT_ONCE)
         self._find = functools.lru_cache(_CACHED_QUERIES)(self._find_once)
         self._small = functools.lru_cache(_CACHED_PICTURES)(self._draw_small)
+        # A browser asks for a picture and its mask at once, and lru_cache would draw both.
+        self._drawing = [threading.Lock() for _ in range(_DRAWING_LOCKS)]
         self._answering, self._last_answer = 0, 0.0
         self._count = threading.Lock()
         self._style = included("report.css", "records.css")
@@ -139,21 +143,26 @@ class ServedSet:
         """Read what is searched, then review the data set, until `stop` is set; problems are shown in pages."""
         try:
             self.columns.read(stop, self._wait_for_requests)
-        except HalofeedError as error:
-            self.columns.problem = str(error)
+        except Exception as error:
+            self.columns.problem = f"Not all records can be searched: {words_of(error)}"
         if stop.is_set():
             return
         try:
-            found = review_dataset(self._reviewed.files)
-        except HalofeedError as error:
-            self._review = ReviewState(findings={}, words=f"The search for suspects failed: {error}")
-            return
+            self._review = self._reviewed_state()
+        except Exception as error:
+            words = f"The search for suspects failed: {words_of(error)}"
+            self._review = ReviewState(findings={}, words=words)
+
+    def _reviewed_state(self) -> ReviewState:
+        found = review_dataset(self._reviewed.files)
         count = len(found.suspects)
-        self._review = ReviewState(
+        words = [f"{plural(count, 'suspect')}." if count else "No suspects."]
+        words += [f"Not searched: {text}." for text in found.not_searched]
+        return ReviewState(
             kinds=tuple(kinds_of(found)),
             findings=findings_by_record(self._drawer, found),
             suspects=found.suspects,
-            words=plural(count, "suspect") if count else "No suspects.",
+            words=" ".join(words),
         )
 
     def records(self, query: RecordQuery, page: int) -> str:
@@ -216,7 +225,8 @@ class ServedSet:
         Raises:
             HalofeedError: the record is not what was written.
         """
-        picture = self._small(number)
+        with self._drawing[number % _DRAWING_LOCKS]:
+            picture = self._small(number)
         uri = (picture and (picture.mask if mask else picture.uri)) or _TRANSPARENT
         kind, _, data = uri.removeprefix("data:").partition(";base64,")
         return kind, base64.b64decode(data)
@@ -257,6 +267,11 @@ class ServedSet:
         return escape_unprintable(
             rendered(template, manifest=manifest, path=self._facts.path, **shared, **values)
         )
+
+
+def words_of(error: Exception) -> str:
+    """Return the message of an error; its type too where the message is not ours."""
+    return str(error) if isinstance(error, HalofeedError) else f"{type(error).__name__}: {error}"
 
 
 _FIELDS = {"split": "split", "class": "label", "finding": "finding", "size": "size"}

@@ -110,9 +110,9 @@ def contents_rows(written: Iterable[ClassRow]) -> list[ClassRow]:
     [(1, 'car'), (2, 'road')]
     """
     rows = list(written)
-    found: dict[int, ClassRow] = {}
+    found: dict[tuple[bool, int], ClassRow] = {}
     for row in rows:
-        key = row.value if row.color is None else row.color
+        key = (True, row.value) if row.color is None else (False, row.color)
         first = found.setdefault(key, row)
         if first.name != row.name:
             what = f"value {row.value}" if row.color is None else f"color {row.color:06x}"

@@ -16,7 +16,7 @@ from halofeed.prep.annotations.written_boxes import (
     size_of_png,
 )
 from halofeed.prep.sources.example import Box, IgnoredRegion, Keypoint, SourceExample
-from halofeed.prep.sources.file_names import is_image_name
+from halofeed.prep.sources.file_names import is_dicom_name, is_image_name
 from halofeed.prep.sources.files import SourceFiles
 from halofeed.system.errors import AnnotationsError, SourceError
 from halofeed.system.wording import plural
@@ -506,7 +506,7 @@ def _possible_sizes(path: str, images: SourceFiles) -> tuple[Size, ...]:
     # Imported here because the command line's help imports the layouts and must not load the decoders.
     from halofeed.prep.formats.picture import size_and_orientation
 
-    if path.lower().endswith(".dcm"):
+    if is_dicom_name(path):
         from halofeed.prep.formats.region.slide_headers import slide_size
 
         slide = slide_size(images, path)

@@ -29,6 +29,7 @@ from halofeed.prep.annotations.suggest_patterns import LayoutError, pattern_advi
 from halofeed.prep.sources.example import SourceExample
 from halofeed.prep.sources.file_names import (
     UNREAD_EXTENSIONS,
+    is_dicom_name,
     is_document_name,
     is_image_name,
     is_still_name,
@@ -318,7 +319,7 @@ def _has_slides(paths: Iterable[str], options: LayoutOptions) -> bool:
     """Return whether DICOM files are slides that are cut into tiles."""
     if options.fit != "tiles":
         return False
-    return any(path.lower().endswith(".dcm") and options.takes(path) for path in paths)
+    return any(is_dicom_name(path) and options.takes(path) for path in paths)
 
 
 def _check_no_other_layout(annotations: SourceFiles, images: SourceFiles) -> None:

@@ -42,10 +42,12 @@ def _read_sagemaker(options: LayoutOptions, path: str, data: bytes) -> DocumentC
     classes: dict[int, str] = {}
     lines = [(number, as_mapping(one)) for number, one in parse_json_lines(data)]
     pictures = [_manifest_picture(number, one, classes, options) for number, one in lines]
+    # A manifest may state both, and a wrong color is no fault of its boxes.
+    colored = lines if options.wants_label_images else []
     return DocumentContent(
         pictures=pictures,
         classes=[name for _, name in sorted(classes.items())],
-        label_rows=[row for number, one in lines for row in _label_rows(one, f"{path}, line {number}")],
+        label_rows=[row for number, one in colored for row in _label_rows(one, f"{path}, line {number}")],
     )
 
 

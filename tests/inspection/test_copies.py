@@ -1,5 +1,6 @@
 """Search for copies: drawn pictures with planted copies of each kind."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -21,7 +22,7 @@ from halofeed.inspection.review.review import Review, review_dataset
 from halofeed.inspection.review.suspects import Suspect
 from halofeed.pipelines import shard_writer
 from halofeed.prep.voxels.signatures import Signatures, sign_picture, sign_stack, unpack_signatures
-from tests.support.conversions import run_convert
+from tests.support.conversions import halofeed_here, run_convert
 
 Pixels = NDArray[np.uint8]
 PLANTED: dict[str, Callable[[Pixels], Pixels]] = {
@@ -175,3 +176,15 @@ def test_a_set_of_before_signatures_says_what_is_not_searched_and_gets_them_by_o
     again = run_convert(source, tmp_path / "out", layout="folders", overwrite=True)
     assert again.summary.shards_kept == 0 and not review_dataset(done.folder).not_searched
     assert run_convert(source, tmp_path / "out", layout="folders", overwrite=True).summary.shards_kept > 0
+
+
+def test_the_command_prints_the_first_suspects_and_writes_all(tmp_path):
+    for number in range(4):
+        write(tmp_path / "photos/one", f"{number}.png", draw(number // 2))
+    folder = run_convert(tmp_path / "photos", tmp_path / "out", layout="folders").folder
+    file = tmp_path / "found.json"
+    done = halofeed_here("review", folder, "--show", 1, "--json", file)
+    assert done.returncode == 0 and "and 1 more; --json FILE lists all" in done.stdout
+    assert json.loads(file.read_text()) == json.loads(json.dumps(review_dataset(folder).to_json()))
+    assert halofeed_here("review", folder, "--json", "-").stdout == file.read_text()
+    assert "expected 0 or more" in halofeed_here("review", folder, "--show", -1).stderr

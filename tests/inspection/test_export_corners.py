@@ -12,6 +12,8 @@ import pytest
 from halofeed.inspection.describe_record import describe_record
 from halofeed.inspection.export_data import EXPORTERS, export_data
 from halofeed.inspection.html.report import write_report
+from halofeed.inspection.serve.record_columns import RecordQuery
+from halofeed.inspection.serve.served_set import ServedSet
 from halofeed.inspection.verify import verify
 from halofeed.inspection.verify_record import record_problems
 from halofeed.loader import Loader
@@ -192,3 +194,13 @@ def test_damaged_corners_of_a_record_are_named(data):
         assert any(said in problem for problem in record_problems({**features, **damaged}, manifest))
     del features[x1]
     assert any(x1 in problem for problem in record_problems(features, manifest))
+
+
+def test_served_records_have_the_outlines_of_their_objects(data):
+    page = ServedSet(data).records(RecordQuery(), 1)
+    points = re.findall(r'<polygon[^>]*points="([^"]*)"', page)
+    # Each outline is drawn twice, as a halo and as a line, in both records.
+    assert len(points) == 2 * 2 * len(ROWS)
+    drawn = {tuple(float(number) for number in re.split("[ ,]", one)) for one in points}
+    for corners, _, _ in ROWS:
+        assert any(np.allclose(one, corners, atol=0.01) for one in drawn), corners

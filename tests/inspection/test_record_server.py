@@ -3,14 +3,18 @@
 import http.client
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote_plus, urlsplit
 
+import cv2
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -21,7 +25,7 @@ from halofeed.errors import UsageError
 from halofeed.inspection.record_cards import SEARCHED_KEYS, facts_of
 from halofeed.inspection.review.reviewed_set import ReviewedSet
 from halofeed.inspection.serve.record_columns import RecordColumns, RecordQuery
-from halofeed.inspection.serve.record_server import RecordServer
+from halofeed.inspection.serve.record_server import RecordServer, hosts_of
 from halofeed.inspection.serve.served_set import PER_PAGE, ServedSet, number_in, parse_query
 from tests.inspection.test_report import change, make
 from tests.inspection.test_report_records import pairs_and_one, plant
@@ -143,6 +147,12 @@ def test_a_record_has_a_page_with_its_suspects_and_its_description(tmp_path, ser
     assert 'href="1" rel="next"' in page and 'rel="prev"' not in page
 
 
+def test_a_page_says_what_could_not_be_searched(tmp_path: Path, serve: Serve, monkeypatch) -> None:
+    plant(monkeypatch, lambda reviewed: iter(()))
+    words = Page(serve(make(tmp_path)).page()).words()
+    assert "No suspects. Not searched: copies, because the data set has no signatures" in words
+
+
 def test_a_volume_has_its_slices_and_a_mask(tmp_path: Path, serve: Serve) -> None:
     client = serve(make_scans(tmp_path))
     page = client.page("record/0")
@@ -166,6 +176,114 @@ def test_only_the_token_opens_a_page_and_only_under_the_servers_own_name(tmp_pat
     for host in ("example.org", f"example.org:{client.port}", "127.0.0.1", "", f"{own}.example.org"):
         status, _, content = client.request(client.root, host=host)
         assert status == 421 and b"train" not in content, host
+
+
+def test_pictures_with_a_ratio_of_their_own_are_fitted_into_their_frames(tmp_path: Path) -> None:
+    folder = make_scans(tmp_path, spacing_mm=(2.0, 0.5, 1.0))
+    served = ServedSet(folder)
+    page = served.records(RecordQuery(), 1)
+    frames = re.findall(r'<a class="(picture[^"]*)"', page)
+    assert len(frames) == 6 and all("fitted" in frame.split() for frame in frames)
+    assert ".picture.fitted img { object-fit: contain; }" in page
+    shapes = {
+        mask: cv2.imdecode(np.frombuffer(served.picture(0, mask=mask)[1], np.uint8), 0).shape
+        for mask in (False, True)
+    }
+    assert shapes[False] == shapes[True], "the classes lie over the picture"
+    assert (
+        "fitted"
+        not in re.findall(r'class="(picture[^"]*)"', ServedSet(make(tmp_path)).records(RecordQuery(), 1))[0]
+    )
+
+
+def test_a_picture_and_its_mask_are_drawn_once_for_requests_at_the_same_time(tmp_path: Path) -> None:
+    served = ServedSet(make_scans(tmp_path))
+    drawn: list[int] = []
+    begun, go_on = threading.Semaphore(0), threading.Event()
+    draw = served._drawn
+
+    def draw_slowly(drawer: Any, number: int, *args: Any, **more: Any) -> Any:
+        drawn.append(number)
+        begun.release()
+        assert go_on.wait(30)
+        return draw(drawer, number, *args, **more)
+
+    served._drawn = draw_slowly  # type: ignore[method-assign]
+    with ThreadPoolExecutor(4) as pool:
+        first = [pool.submit(served.picture, 0, mask=mask) for mask in (False, True)]
+        assert begun.acquire(timeout=30)
+        # Another record does not wait for this one.
+        other = pool.submit(served.picture, 1, mask=False)
+        assert begun.acquire(timeout=30)
+        go_on.set()
+        assert first[0].result()[1] != first[1].result()[1] and other.result()
+    assert sorted(drawn) == [0, 1]
+
+
+def test_silent_connections_take_few_threads_and_a_short_time(tmp_path, serve, monkeypatch):
+    monkeypatch.setattr("halofeed.inspection.serve.record_server._CONNECTIONS", 3)
+    monkeypatch.setattr("halofeed.inspection.serve.record_server._RecordHandler.timeout", 1)
+    others = answering_threads()
+    client = serve(make(tmp_path))
+    known = http.client.HTTPConnection("127.0.0.1", client.port, timeout=30)
+    known.request("GET", client.root)
+    assert known.getresponse().read()
+    silent = [socket.create_connection(("127.0.0.1", client.port), timeout=30) for _ in range(12)]
+    assert silent[-1].recv(1) == b"", "there are too many"
+    assert len(answering_threads() - others) <= 3
+    for one in silent:
+        with one:
+            assert one.recv(1) == b"", "closed without an answer"
+    known.request("GET", client.root)
+    assert known.getresponse().status == 200, "a browser that sent the token may be silent for longer"
+    known.close()
+    for thread in answering_threads() - others:
+        thread.join(30)
+    again = [http.client.HTTPConnection("127.0.0.1", client.port, timeout=30) for _ in range(3)]
+    for one in again:
+        one.request("GET", client.root)
+        assert one.getresponse().status == 200, "all places are free again"
+    for one in again:
+        one.close()
+
+
+def answering_threads() -> set[threading.Thread]:
+    return {one for one in threading.enumerate() if "process_request_thread" in one.name}
+
+
+def test_a_browser_leaves_port_80_away_and_no_other() -> None:
+    assert {"127.0.0.1", "localhost", "localhost:80"} <= hosts_of(80)
+    assert hosts_of(8080) == {"127.0.0.1:8080", "localhost:8080"}
+
+
+@pytest.mark.parametrize("key", ["image/object/class/label", "image/class/label"])
+def test_classes_of_another_type_than_integers_are_left_out(tmp_path: Path, serve: Serve, key: str) -> None:
+    task = "detection" if "object" in key else "classification"
+
+    def alter(example: Drawn, features: dict[str, Any]) -> dict[str, Any]:
+        return {**features, key: np.asarray(features[key], np.float32)}
+
+    client = serve(make(tmp_path, task, alter=alter))
+    page = client.page("records?text=jpg")
+    assert shown(page) and "read so far" not in page and "still running" not in page
+    assert client.request(client.root + "nothing")[0] == 404
+
+
+def test_any_error_is_answered_in_words_and_the_server_goes_on(tmp_path, serve, monkeypatch):
+    def fail(*args: Any) -> Any:
+        raise ZeroDivisionError("planted")
+
+    plant(monkeypatch, fail)
+    monkeypatch.setattr(RecordColumns, "read", fail)
+    client = serve(make(tmp_path))
+    words = Page(client.page()).words()
+    assert "The search for suspects failed: ZeroDivisionError: planted" in words
+    assert "Not all records can be searched: ZeroDivisionError: planted" in words
+    monkeypatch.setattr(ServedSet, "record", fail)
+    status, headers, content = client.request(client.root + "record/0")
+    assert (status, content) == (500, b"ZeroDivisionError: planted\n")
+    assert headers["Content-Type"].startswith("text/plain")
+    assert client.page()
 
 
 @pytest.mark.parametrize("method", ["HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "CONNECT"])

@@ -133,6 +133,24 @@ def test_a_large_set_shows_a_spread_of_records_within_the_budget_and_names_the_c
     assert [one["finding"] for one in shown if one["finding"]] == ["0", "1", "0"], "suspects are among them"
 
 
+@pytest.mark.parametrize("suspects", [20, 60])
+def test_suspects_take_a_third_of_the_contents_and_other_records_the_rest(tmp_path, monkeypatch, suspects):
+    monkeypatch.setattr("halofeed.inspection.html.contents._READ_VALUES", 45 * 8 * 12 * 3)
+
+    def first_are_dark(reviewed: ReviewedSet) -> Iterator[Suspect]:
+        for number in range(suspects):
+            yield Suspect(kind=PlantedKind.DARK, places=(reviewed.place(number),), score=1, words="dark")
+
+    plant(monkeypatch, first_are_dark)
+    examples = draw_examples("detection", {"train": 120})
+    source, _ = report(write_dataset(tmp_path / "d" / "1", examples, task="detection"), samples=1)
+    shown = cards(source)
+    assert len(shown) == 45
+    assert sum(one["finding"] == "" for one in shown) >= 15, "records beside the suspects"
+    listed = re.findall(r"<code>train:(\d+)</code>", part_of(source, "contents"))
+    assert max(map(int, listed)) > 110, "spread over the data set"
+
+
 def test_large_images_are_read_for_few_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("halofeed.inspection.html.contents._READ_VALUES", 13 * 8 * 12 * 3)
     source, _ = report(make(tmp_path))

@@ -91,8 +91,29 @@ EXCEPTIONS: dict[str, str] = {
     "system/resource_errors.py: Run the command with --debug to see where it failed": "it shows more of a failure",
     "halofeed/cli.py: `halofeed COMMAND --help` shows an example of each. `halofeed demo`": "a text of --help",
     "halofeed/cli.py: write halofeed's wheel and sdist for Beam's --extra_package": "a text of --help",
-    "inspection/review/review.py: the same conversion with --overwrite gives it both": (
+    "inspection/review/review.py: the same conversion with --overwrite adds them": (
         "it is a line of a result; tests/inspection/test_copies.py converts again"
+    ),
+    **dict.fromkeys(
+        (
+            "inspection/review/copies.py: Delete all but one of each group in the source, or give them one group",
+            "inspection/review/picture_outliers.py: Crop it, or use --resize keep-aspect, which keeps its shape.",
+            "inspection/review/scan_outliers.py: Convert it apart, with --offset-hu where HU are stored without their",
+            "inspection/review/scan_outliers.py: Check the header; --spacing-mm resamples all scans to one spacing.",
+        ),
+        "only the user can judge the content of a source",
+    ),
+    "inspection/review/review.py: and {} more; --json FILE lists all": "tests/inspection/test_copies.py types it",
+    **dict.fromkeys(
+        (
+            "inspection/serve/record_server.py: --port {}: cannot be used: {}; leave --port away to take a free one",
+            "inspection/serve/record_server.py: Open the address that `halofeed report --serve` printed.",
+            "halofeed/api.py: serve: a server runs until Ctrl-C; run `halofeed report {} --serve` in",
+            "halofeed/cli.py: --port {}: only --serve has a port; add --serve",
+            "halofeed/cli.py: --output {}: --serve writes no file; leave one of them away",
+            "halofeed/cli.py: --run {}: --serve shows no label faults; leave --serve away to see them",
+        ),
+        "a server runs until it is stopped; tests/inspection/test_record_server.py starts one and stops it",
     ),
     "inspection/export_pictures.py: {} pictures have an EXIF orientation, and their boxes are in the pixels": (
         "tests/inspection/test_export_data.py types it"
