@@ -179,15 +179,18 @@ def _label_changes(pair: RecordPair, changed: set[str]) -> Iterator[tuple[str, s
 def _with_later_classes(label: NDArray[Any], pair: RecordPair) -> NDArray[Any]:
     """Return an earlier label map with the numbers that its classes have in the later data set, see `number_now`."""
     if channels := class_channels(pair.earlier):
-        return _with_later_bits(label, channels, pair)
-    table = np.arange(int(label.max(initial=0)) + 1)
+        return label if pair.keeps_numbers else _with_later_bits(label, channels, pair)
     numbers = {one: pair.number_now(one) for one in pair.earlier.labels if one}
     if (ignored := pair.earlier.ignore_label) is not None:
         later = pair.later.ignore_label
         numbers[ignored] = pair.number_now(ignored) if later is None else later
+    largest = int(label.max(initial=0))
+    numbers = {old: new for old, new in numbers.items() if old != new and old <= largest}
+    if not numbers:
+        return label
+    table = np.arange(largest + 1, dtype=np.int32)
     for old, new in numbers.items():
-        if old < len(table):
-            table[old] = new
+        table[old] = new
     return np.asarray(table[label])
 
 

@@ -49,7 +49,7 @@ Findings = Mapping[int, Collection[str]]
 """Names of findings by the id of the record."""
 
 
-def classes_of(manifest: Manifest) -> tuple[str, ...]:
+def values_of_class(manifest: Manifest) -> tuple[str, ...]:
     """Return all values that `class` may have; the background of label maps may have no name."""
     unnamed = () if label_field(manifest) is None or 0 in manifest.labels else ("0",)
     return (*unnamed, *manifest.labels.values())

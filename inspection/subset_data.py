@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from halofeed.inspection.compare_records import source_of
 from halofeed.inspection.dataset_files import DatasetFiles, open_files, open_manifest
-from halofeed.inspection.record_values import NAMES, Findings, RecordValues, classes_of
+from halofeed.inspection.record_values import NAMES, Findings, RecordValues, values_of_class
 from halofeed.inspection.recounted import Recount, only_recounted
 from halofeed.inspection.review.review import KINDS, review_dataset
 from halofeed.inspection.stored_records import StoredShard
@@ -102,7 +102,7 @@ def write_subset(path: str | os.PathLike[str], options: SubsetOptions) -> Subset
     files = open_files(path)
     parent = open_manifest(files)
     findings = options.findings
-    known = {"class": classes_of(parent), "split": tuple(parent.splits)}
+    known = {"class": values_of_class(parent), "split": tuple(parent.splits)}
     if findings is None:
         known["finding"] = KINDS
     condition = parse_condition(options.where, NAMES, others=_OTHERS, values=known)
