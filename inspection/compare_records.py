@@ -168,6 +168,13 @@ def _label_changes(pair: RecordPair, changed: set[str]) -> Iterator[tuple[str, s
     if before is None or after is None or before.shape != after.shape:
         yield MASK, "the label map changed"
         return
+    yield from _pixels_of_other_classes(pair, before, after)
+
+
+def _pixels_of_other_classes(
+    pair: RecordPair, before: NDArray[Any], after: NDArray[Any]
+) -> Iterator[tuple[str, str]]:
+    """Yield the number of pixels whose class changed, with the most frequent changes; nothing without any."""
     before = _with_later_classes(before, pair)
     differing = before != after
     if differing.any():
