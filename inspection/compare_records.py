@@ -45,6 +45,8 @@ _GEOMETRY = (
 _LEAST_OVERLAP = 0.1
 """IoU from which a box that is gone and a new one of the same class are one box that moved."""
 _SHOWN = 3
+_SHOWN_BEFORE = 20
+"""Bytes of a long text before those that differ."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +69,36 @@ class RecordPair:
 
     def both(self, key: str) -> str:
         """Return both values of a key as text."""
-        return f"{key}: {_short(self.before.get(key))} before, {_short(self.after.get(key))} now"
+        before, after = _texts(self.before.get(key), self.after.get(key))
+        return f"{key}: {before} before, {after} now"
+
+    def number_now(self, label: int) -> int:
+        """Return the number of an earlier class in the later data set; a negative one for a class that is gone."""
+        return self.classes.get(label, -1 - label)
+
+    def name_of(self, label: int) -> str:
+        """Return the name of a class by its `number_now`."""
+        return _name(self.later, label) if label >= 0 else _name(self.earlier, -1 - label)
+
+    @property
+    def keeps_numbers(self) -> bool:
+        """Return whether equal label images of both data sets show the same classes."""
+        return keeps_numbers(self.earlier, self.later, self.classes)
+
+
+def keeps_numbers(earlier: Manifest, later: Manifest, classes: Mapping[int, int]) -> bool:
+    """Return whether equal label images of two data sets show the same classes.
+
+    Args:
+        classes: see `RecordPair`.
+    """
+    if label_field(earlier) is None:
+        return True
+    # Bit by bit, where records hold sets of classes.
+    if channels := class_channels(earlier):
+        return tuple(map(classes.get, channels)) == class_channels(later)[: len(channels)]
+    ignored = earlier.ignore_label in later.labels or later.ignore_label in earlier.labels
+    return not ignored and all(classes.get(one) == one for one in earlier.labels if one in later.labels)
 
 
 def _are_equal(one: Any, other: Any) -> bool:
@@ -125,43 +156,83 @@ def _sides(shape: Sequence[int]) -> str:
 
 def _label_changes(pair: RecordPair, changed: set[str]) -> Iterator[tuple[str, str]]:
     """Yield the changes of the label map."""
-    if not changed & _OF_LABEL:
+    if not changed & _OF_LABEL and pair.keeps_numbers:
         return
     had, has = (bool(one.get(keys.LABELLED, [1])[0]) for one in (pair.before, pair.after))
     if had != has:
         yield MASK, "had a label, and has none" if had else "had no label, and has one"
         return
     before, after = (_label_of(*one) for one in ((pair.before, pair.earlier), (pair.after, pair.later)))
+    if before is None and after is None:
+        return
     if before is None or after is None or before.shape != after.shape:
         yield MASK, "the label map changed"
         return
+    yield from _pixels_of_other_classes(pair, before, after)
+
+
+def _pixels_of_other_classes(
+    pair: RecordPair, before: NDArray[Any], after: NDArray[Any]
+) -> Iterator[tuple[str, str]]:
+    """Yield the number of pixels whose class changed, with the most frequent changes; nothing without any."""
     before = _with_later_classes(before, pair)
     differing = before != after
     if differing.any():
         unit = "voxel" if is_volumetric(pair.later) else "pixel"
-        words = _class_pairs(before[differing], after[differing], pair.later)
+        words = _class_pairs(before[differing], after[differing], pair)
         yield MASK, f"{plural(int(differing.sum()), unit)} of {differing.size:,} ({words})"
 
 
 def _with_later_classes(label: NDArray[Any], pair: RecordPair) -> NDArray[Any]:
-    """Return an earlier label map with the numbers that its classes have in the later data set."""
-    # Sets of classes have bits, and other labels numbers that may be others now.
-    if class_channels(pair.earlier) or all(old == new for old, new in pair.classes.items()):
+    """Return an earlier label map with the numbers that its classes have in the later data set, see `number_now`."""
+    if channels := class_channels(pair.earlier):
+        return label if pair.keeps_numbers else _with_later_bits(label, channels, pair)
+    numbers = {one: pair.number_now(one) for one in pair.earlier.labels if one}
+    if (ignored := pair.earlier.ignore_label) is not None:
+        later = pair.later.ignore_label
+        numbers[ignored] = pair.number_now(ignored) if later is None else later
+    largest = int(label.max(initial=0))
+    numbers = {old: new for old, new in numbers.items() if old != new and old <= largest}
+    if not numbers:
         return label
-    table = np.arange(max(int(label.max(initial=0)), *pair.classes) + 1)
-    for old, new in pair.classes.items():
+    table = np.arange(largest + 1, dtype=np.int32)
+    for old, new in numbers.items():
         table[old] = new
     return np.asarray(table[label])
 
 
-def _class_pairs(before: NDArray[Any], after: NDArray[Any], manifest: Manifest) -> str:
+def _with_later_bits(label: NDArray[Any], channels: Sequence[int], pair: RecordPair) -> NDArray[np.uint32]:
+    """Return earlier sets of classes with the later bits of their classes; those of classes that are gone follow."""
+    bits = _bits_of_classes(pair)
+    found = np.zeros(label.shape, np.uint32)
+    for bit, one in enumerate(channels):
+        found |= ((label.astype(np.uint32) >> bit) & 1) << bits.index(pair.number_now(one))
+    return found
+
+
+def _bits_of_classes(pair: RecordPair) -> list[int]:
+    """Return the class of each bit: of the later data set, then those that are gone, as `number_now`."""
+    later = class_channels(pair.later)
+    earlier = map(pair.number_now, class_channels(pair.earlier))
+    return [*later, *(one for one in earlier if one not in later)]
+
+
+def _class_pairs(before: NDArray[Any], after: NDArray[Any], pair: RecordPair) -> str:
     """Return the most frequent pairs of classes of pixels that changed."""
     counts = Counter(zip(before.tolist(), after.tolist(), strict=True))
     names = [
-        f"{_name(manifest, old)} to {_name(manifest, new)} {number:,}"
+        f"{_value_name(pair, old)} to {_value_name(pair, new)} {number:,}"
         for (old, new), number in counts.most_common(_SHOWN)
     ]
     return ", ".join(names) + (", ..." if len(counts) > _SHOWN else "")
+
+
+def _value_name(pair: RecordPair, value: int) -> str:
+    """Return the name of a value of a label map: a class, or the classes of a set."""
+    if not class_channels(pair.earlier):
+        return pair.name_of(value)
+    names = [pair.name_of(one) for bit, one in enumerate(_bits_of_classes(pair)) if value >> bit & 1]
+    return " + ".join(names) or "background"
 
 
 def _label_of(features: Decoded, manifest: Manifest) -> NDArray[Any] | None:
@@ -181,7 +252,7 @@ def _class_changes(pair: RecordPair, changed: set[str]) -> Iterator[tuple[str, s
     before, after = (
         [int(one) for one in features.get(keys.CLASS_LABEL, ())] for features in (pair.before, pair.after)
     )
-    if [pair.classes.get(one, -1 - one) for one in before] == after:
+    if list(map(pair.number_now, before)) == after:
         return
     yield LABEL, f"{_listed(pair.earlier, before)} before, {_listed(pair.later, after)} now"
 
@@ -199,7 +270,7 @@ class _Objects:
     masks: list[bytes]
 
     @classmethod
-    def of(cls, features: Decoded, classes: Mapping[int, int] | None, *, solid: bool) -> _Objects:
+    def of(cls, features: Decoded, number_of: Callable[[int], int], *, solid: bool) -> _Objects:
         names = keys.SOLID_CORNERS if solid else keys.BOX_CORNERS
         columns = [np.asarray(features.get(key, ()), np.float64) for key in names]
         count = min(map(len, columns))
@@ -209,7 +280,7 @@ class _Objects:
             corners=np.stack([one[:count] for one in columns], axis=1)
             if count
             else np.zeros((0, len(names))),
-            classes=labels if classes is None else [classes.get(one, -1 - one) for one in labels],
+            classes=list(map(number_of, labels)),
             masks=[bytes(one) for one in masks] if isinstance(masks, list) else [],
         )
 
@@ -228,14 +299,14 @@ def _box_changes(pair: RecordPair, changed: set[str]) -> Iterator[tuple[str, str
     if not of_objects:
         return
     solid = is_volumetric(pair.later)
-    before = _Objects.of(pair.before, pair.classes, solid=solid)
-    after = _Objects.of(pair.after, None, solid=solid)
+    before = _Objects.of(pair.before, pair.number_now, solid=solid)
+    after = _Objects.of(pair.after, int, solid=solid)
     matched, gone, new = _match(before, after)
     texts: list[tuple[str, str]] = []
     for old, now in matched:
         texts += _object_changes(pair, (before, old), (after, now), sorted(of_objects))
-    texts += [(BOXES, f"box removed ({_name(pair.later, before.classes[row])})") for row in gone]
-    texts += [(BOXES, f"box {row} added ({_name(pair.later, after.classes[row])})") for row in new]
+    texts += [(BOXES, f"box removed ({pair.name_of(before.classes[row])})") for row in gone]
+    texts += [(BOXES, f"box {row} added ({pair.name_of(after.classes[row])})") for row in new]
     if not texts and of_objects - _NAMES - {keys.OBJECT_CLASS_LABEL}:
         texts = [(BOXES, "their order changed")]
     yield from texts
@@ -263,10 +334,10 @@ def _object_changes(
 ) -> Iterator[tuple[str, str]]:
     """Yield the changes of one object, of which both records have a row."""
     (before, old), (after, now) = first, second
-    name = f"box {now} ({_name(pair.later, after.classes[now])})"
+    name = f"box {now} ({pair.name_of(after.classes[now])})"
     same_class = before.classes[old] == after.classes[now]
     if not same_class:
-        yield BOXES, f"{name}: was {_name(pair.later, before.classes[old])}"
+        yield BOXES, f"{name}: was {pair.name_of(before.classes[old])}"
     is_moved = before.place(old) != after.place(now)
     if is_moved:
         yield (
@@ -283,16 +354,19 @@ def _object_changes(
         if key in skipped:
             continue
         values = _value_of_object(pair.before, key, old), _value_of_object(pair.after, key, now)
-        if values[0] != values[1]:
-            yield BOXES, f"{name}: {key.removeprefix(keys.OF_OBJECTS)} was {values[0]}, now {values[1]}"
+        if not _are_equal(*values):
+            texts = _texts(*values)
+            yield BOXES, f"{name}: {key.removeprefix(keys.OF_OBJECTS)} was {texts[0]}, now {texts[1]}"
 
 
-def _value_of_object(features: Decoded, key: str, row: int) -> str:
-    """Return the text of an object's value of a feature; all values of a feature without one for each object."""
+def _value_of_object(features: Decoded, key: str, row: int) -> Any:
+    """Return an object's values of a feature; all values of a feature that has not as many for each object."""
     value, count = features.get(key), len(features.get(keys.OBJECT_CLASS_LABEL, ()))
-    if value is None:
-        return "nothing"
-    return _short(value[row : row + 1]) if len(value) == count else _short(value)
+    if value is None or not count or len(value) % count:
+        return value
+    # Keypoints are flat: several values for each object.
+    each = len(value) // count
+    return value[row * each : (row + 1) * each]
 
 
 class _Matching:
@@ -356,6 +430,33 @@ def _overlap(one: NDArray[np.float64], other: NDArray[np.float64]) -> float:
         + np.clip(other[axes:] - other[:axes], 0, None).prod()
     )
     return float(shared / (total - shared)) if total > shared else 0.0
+
+
+def _texts(before: Any, after: Any) -> tuple[str, str]:
+    """Return two different values as short texts, which differ too."""
+    texts = _short(before), _short(after)
+    if texts[0] != texts[1]:
+        return texts
+    if isinstance(before, np.ndarray) and before.dtype != after.dtype:
+        return f"{texts[0]} ({before.dtype})", f"{texts[1]} ({after.dtype})"
+    at = _first_difference(before, after)
+    if at == min(len(before), len(after)):
+        return f"{len(before)} values", f"{len(after)} values"
+    if isinstance(before, np.ndarray):
+        return f"{before[at]} (value {at + 1})", f"{after[at]} (value {at + 1})"
+    one, other = bytes(before[at]), bytes(after[at])
+    start = max(0, _first_difference(one, other) - _SHOWN_BEFORE)
+    return _part(one, start), _part(other, start)
+
+
+def _first_difference(one: Any, other: Any) -> int:
+    """Return the place of the first values that differ, or else the length of the shorter one."""
+    pairs = zip(one, other, strict=False)
+    return next((at for at, (a, b) in enumerate(pairs) if a != b), min(len(one), len(other)))
+
+
+def _part(text: bytes, start: int) -> str:
+    return f"{'...' if start else ''}{str(text[start : start + 60], 'utf-8', 'replace')}"
 
 
 def _short(value: Any) -> str:

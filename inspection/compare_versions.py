@@ -1,6 +1,7 @@
 """Comparison of two versions: options, classes, statistics, rejects, and the examples that differ.
 
-Shards of equal checksums are skipped, then records of equal checksums in the indexes; only the others are read.
+Shards of equal checksums are skipped, then records of equal checksums in the indexes; only the others are read. All are
+read where the number of a class of label images means another class now.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.inspection.compare_records import RecordPair, compare_records, source_of
+from halofeed.inspection.compare_records import RecordPair, compare_records, keeps_numbers, source_of
 from halofeed.inspection.dataset_files import DatasetFiles, open_files, open_manifest
 from halofeed.inspection.stored_records import StoredShard
 from halofeed.inspection.version_difference import (
@@ -46,7 +47,14 @@ def compare_versions(
             f"{first} holds {before.kind.name}s and {second} {after.kind.name}s; compare two versions of one data set"
         )
     shared = _shared_shards(before, after)
-    pair = _Pair(first=first, second=second, before=before, after=after, shared=shared)
+    pair = _Pair(
+        first=first,
+        second=second,
+        before=before,
+        after=after,
+        shared=shared,
+        classes=same_classes(before.labels, after.labels),
+    )
     return VersionDifference(
         earlier=_facts_of(first, before),
         later=_facts_of(second, after),
@@ -185,19 +193,21 @@ class _Rows:
 
 @dataclass(frozen=True, kw_only=True)
 class _Pair:
-    """The two versions, and the shards that both have."""
+    """The two versions, the shards that both have, and the later number of each earlier class."""
 
     first: DatasetFiles
     second: DatasetFiles
     before: Manifest
     after: Manifest
     shared: Mapping[tuple[Any, ...], int]
+    classes: Mapping[int, int]
 
     def examples(self) -> Iterator[ExampleChange]:
         """Yield each example that differs, by id."""
-        one = _Rows.of(self.first, self.before, self.shared)
-        other = _Rows.of(self.second, self.after, self.shared)
-        classes = same_classes(self.before.labels, self.after.labels)
+        keeps = keeps_numbers(self.before, self.after, self.classes)
+        skipped = self.shared if keeps else {}
+        one = _Rows.of(self.first, self.before, skipped)
+        other = _Rows.of(self.second, self.after, skipped)
         ids = np.union1d(one.ids, other.ids)
         places = [np.searchsorted(rows.ids, ids) for rows in (one, other)]
         for identity, left, right in zip(ids.tolist(), places[0].tolist(), places[1].tolist(), strict=True):
@@ -209,24 +219,28 @@ class _Pair:
                 yield ExampleChange(
                     id=identity, source=other.source(right), before=None, after=other.split(right)
                 )
-            elif (found := self._changed(identity, one, left, other, right, classes)) is not None:
+            elif (found := self._changed(identity, one, left, other, right, keeps=keeps)) is not None:
                 yield found
 
     def _changed(
-        self, identity: int, one: _Rows, left: int, other: _Rows, right: int, classes: Mapping[int, int]
+        self, identity: int, one: _Rows, left: int, other: _Rows, right: int, *, keeps: bool
     ) -> ExampleChange | None:
-        """Return the changes of an example that both versions have; None where it is the same."""
-        same_bytes = (
+        """Return the changes of an example that both versions have; None where it is the same.
+
+        Args:
+            keeps: whether equal bytes show the same classes.
+        """
+        is_same = keeps and (
             one.checksums[left] == other.checksums[right] and one.lengths[left] == other.lengths[right]
         )
         changes: list[tuple[str, str]] = []
-        if not same_bytes:
+        if not is_same:
             pair = RecordPair(
                 before=one.features(left),
                 after=other.features(right),
                 earlier=self.before,
                 later=self.after,
-                classes=classes,
+                classes=self.classes,
             )
             changes = compare_records(pair)
         before, after = one.split(left), other.split(right)

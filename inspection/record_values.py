@@ -49,6 +49,12 @@ Findings = Mapping[int, Collection[str]]
 """Names of findings by the id of the record."""
 
 
+def values_of_class(manifest: Manifest) -> tuple[str, ...]:
+    """Return all values that `class` may have; the background of label maps may have no name."""
+    unnamed = () if label_field(manifest) is None or 0 in manifest.labels else ("0",)
+    return (*unnamed, *manifest.labels.values())
+
+
 @dataclass(frozen=True, kw_only=True)
 class RecordValues:
     """FoundValues of one record, each read when it is asked for.

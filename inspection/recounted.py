@@ -1,7 +1,8 @@
 """Statistics of records counted from the records themselves, for a data set that holds a part of another's records.
 
 A record does not hold all that a conversion knew of its source: its notes, what was lost, or the volume of a class that
-is in no record. These figures are left out. Pixels are those that are stored, so that a JPEG gives its own.
+is in no record. These figures are left out. Recounted pixels are those that are stored, so that a JPEG gives its own.
+Shards that are kept whole are not recounted, and keep the figures of the conversion.
 """
 
 from __future__ import annotations

@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 
 from halofeed.inspection.compare_records import source_of
 from halofeed.inspection.dataset_files import DatasetFiles, open_files, open_manifest
-from halofeed.inspection.record_values import NAMES, Findings, RecordValues
+from halofeed.inspection.record_values import NAMES, Findings, RecordValues, values_of_class
 from halofeed.inspection.recounted import Recount, only_recounted
-from halofeed.inspection.review.review import review_dataset
+from halofeed.inspection.review.review import KINDS, review_dataset
 from halofeed.inspection.stored_records import StoredShard
 from halofeed.inspection.where import Condition, parse_condition
 from halofeed.pipelines.lease import held
@@ -95,15 +95,19 @@ def write_subset(path: str | os.PathLike[str], options: SubsetOptions) -> Subset
     """Write the records that meet a condition as a version of their own.
 
     Raises:
-        UsageError: the condition is wrong or no record meets it, or the folder of the version is in use.
+        UsageError: the condition is wrong or no record meets it, a review cannot search for all findings that it may
+            mean, or the folder of the version is in use.
         CorruptFileError: a record that must be read is damaged.
     """
     files = open_files(path)
     parent = open_manifest(files)
-    condition = parse_condition(options.where, NAMES, others=_OTHERS)
     findings = options.findings
+    known = {"class": values_of_class(parent), "split": tuple(parent.splits)}
+    if findings is None:
+        known["finding"] = KINDS
+    condition = parse_condition(options.where, NAMES, others=_OTHERS, values=known)
     if "finding" in condition.names and findings is None:
-        findings = findings_of(review_dataset(files).to_json())
+        findings = _reviewed(files)
     name, version = check_name(options.name or parent.name), check_version(options.version or parent.version)
     named = "/".join([options.out.rstrip("/") or "/", name, version])
     folder = real_version_folder(named)
@@ -198,12 +202,14 @@ class _Writer:
     def _manifest(self, splits: dict[str, Split]) -> Manifest:
         lineage = lineage_of(self.parent.inputs)
         generations = {} if lineage is None else lineage.generations
+        before = None if lineage is None else lineage.where
         data = self.files.read(MANIFEST, MANIFEST_BYTES)
         parent = Lineage(
             version=self.parent.version,
             crc32c=int(parse_json(data, MANIFEST_VALUES)["crc32c"]),
             generations={name: generations.get(name, (len(split.shards),)) for name, split in splits.items()},
-            where=self.condition.text,
+            where=self.condition.text if before is None else f"({before}) and ({self.condition.text})",
+            name=self.parent.name,
         )
         count = sum(split.records for split in splits.values())
         digest = hashlib.sha256(
@@ -293,6 +299,18 @@ class _Writer:
             file_checksum=checksum,
         )
         return index, old.statistics if is_whole else recount.statistics(), None if is_whole else sources
+
+
+def _reviewed(files: DatasetFiles) -> Findings:
+    """Return the findings of a review; refuse a data set in which it cannot search for all of them."""
+    review = review_dataset(files).to_json()
+    if missing := review["not_searched"]:
+        listed = "\n".join(f"  {text}" for text in missing)
+        raise UsageError(
+            f"--where: {files}: a review cannot search all of it, so a condition on findings could keep what it does "
+            f"not find:\n{listed}\n`halofeed review {files} --json FILE` and --findings FILE take what can be searched"
+        )
+    return findings_of(review)
 
 
 def _max_boxes(manifest: Manifest) -> int:

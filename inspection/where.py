@@ -39,6 +39,7 @@ _ORDER: Mapping[str, Callable[[float, float], bool]] = {
     ">=": lambda one, other: one >= other,
 }
 _MOST_NESTED = 100
+_SHOWN = 20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,13 +83,21 @@ class Condition:
     meets: Callable[[ValuesOf], bool]
 
 
-def parse_condition(text: str, known: Collection[str] = (), *, others: str = "") -> Condition:
+def parse_condition(
+    text: str,
+    known: Collection[str] = (),
+    *,
+    others: str = "",
+    values: Mapping[str, Collection[str]] | None = None,
+) -> Condition:
     """Return the condition of a text.
 
     Args:
         text: the text.
         known: names that it may test; () allows any.
         others: what else a name may be, for the message about an unknown one; a name with a slash is never unknown.
+        values: all values of names that have few. A test of equality with another one is refused, because it would meet
+            no record, or with `!=` all of them; a word with a star may meet none.
 
     Raises:
         UsageError: the text is no condition; the message points at the place.
@@ -103,14 +112,16 @@ def parse_condition(text: str, known: Collection[str] = (), *, others: str = "")
       class=hat and
                    ^
     """
-    return _Parser(text, known, others).condition()
+    return _Parser(text, known, others, values or {}).condition()
 
 
 class _Parser:
     """Parser of one condition, which reads its tokens from left to right."""
 
-    def __init__(self, text: str, known: Collection[str], others: str) -> None:
-        self._text, self._known, self._others = text, known, others
+    def __init__(
+        self, text: str, known: Collection[str], others: str, values: Mapping[str, Collection[str]]
+    ) -> None:
+        self._text, self._known, self._others, self._values = text, known, others, values
         self._tokens = list(self._split())
         self._next = 0
         self._names: set[str] = set()
@@ -181,14 +192,14 @@ class _Parser:
         name = self._name()
         token = self._take()
         if token.kind == "sign":
-            return _comparison(name, token.text, self._value(token))
+            return _comparison(name, token.text, self._value(name, token))
         is_not = token.is_word("not")
         if is_not:
             token = self._take()
         if not token.is_word("in"):
             expected = "in after not" if is_not else "=, !=, <, >, <=, >= or in"
             raise self._error(f"expected {expected} after {name}", token.at)
-        allowed = self._list()
+        allowed = self._list(name)
         return _membership(name, allowed, is_not=is_not)
 
     def _name(self) -> str:
@@ -206,7 +217,20 @@ class _Parser:
         self._names.add(name)
         return name
 
-    def _value(self, after: _Token) -> Value:
+    def _value(self, name: str, after: _Token) -> Value:
+        """Take a value of a name, after a sign, a parenthesis or a comma."""
+        token = self._token
+        value = self._any_value(after)
+        known = self._values.get(name)
+        if not known or after.text in _ORDER or value.pattern is not None or value.text in known:
+            return value
+        near = did_you_mean(value.text, known)
+        listed = ", ".join([_as_written(one) for one in known][:_SHOWN]) + (
+            ", ..." if len(known) > _SHOWN else ""
+        )
+        raise self._error(f"no {name} {value.text!r}; {near}known: {listed}", token.at)
+
+    def _any_value(self, after: _Token) -> Value:
         token = self._token
         if token.kind not in ("word", "quoted") or token.is_word(*_RESERVED):
             reserved = f"; write '{token.text}' for the text" if token.is_word(*_RESERVED) else ""
@@ -222,13 +246,13 @@ class _Parser:
             pattern = re.compile(".*".join(map(re.escape, token.text.split("*"))), re.DOTALL)
         return Value(text=token.text, number=_number_of(token.text), pattern=pattern)
 
-    def _list(self) -> list[Value]:
+    def _list(self, name: str) -> list[Value]:
         before = self._tokens[self._next - 1]
         if self._token.text != "(":
             raise self._error("expected ( after in, such as in (hat, coat)", self._token.at)
         values, before = [], self._take()
         while True:
-            values.append(self._value(before))
+            values.append(self._value(name, before))
             before = self._take()
             if before.text == ")" and before.kind == "mark":
                 return values
@@ -238,6 +262,13 @@ class _Parser:
 
 def _unquoted(text: str) -> str:
     return re.sub(r"\\(.)", r"\1", text[1:-1], flags=re.DOTALL)
+
+
+def _as_written(value: str) -> str:
+    """Return a value as a condition has it: in quotes where it is no plain word."""
+    match = _TOKEN.fullmatch(value)
+    is_word = match is not None and match.lastgroup == "word" and "*" not in value and value not in _RESERVED
+    return value if is_word else "'" + re.sub(r"([\\'])", r"\\\1", value) + "'"
 
 
 def _number_of(text: str) -> float | None:

@@ -12,6 +12,7 @@ version and on the sources, and not on the runner or on the order of the listing
 from __future__ import annotations
 
 import hashlib
+import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -29,7 +30,7 @@ from halofeed.prep.options.option import flag
 from halofeed.prep.options.recipe import Recipe
 from halofeed.prep.sources.example import SourceExample
 from halofeed.schemas.bounded_json import parse_json
-from halofeed.schemas.file_layout import MANIFEST
+from halofeed.schemas.file_layout import LABEL_MAP, MANIFEST
 from halofeed.schemas.identity import example_id, shard_of
 from halofeed.schemas.index import ShardIndex
 from halofeed.schemas.limits import INDEX_BYTES, MANIFEST_VALUES
@@ -252,9 +253,12 @@ def compatible_labels(earlier: EarlierVersion, found: LabelMap, *, are_given: bo
         are_given: whether a file of the user or the values of label images give the numbers.
 
     Raises:
-        UsageError: they give a class of the earlier version another number, or lack it.
+        UsageError: they give a class of the earlier version another number, or lack it, or have no names where the
+            earlier version has.
     """
     before = dict(earlier.manifest.labels)
+    if found.is_open:
+        _check_still_named(earlier, before, found)
     # Without names, every value is its own class.
     if found.is_open or all(found.names.get(identity) == name for identity, name in before.items()):
         return found
@@ -279,6 +283,19 @@ def compatible_labels(earlier: EarlierVersion, found: LabelMap, *, are_given: bo
             ]
         )
     )
+
+
+def _check_still_named(earlier: EarlierVersion, before: Mapping[int, str], found: LabelMap) -> None:
+    """Refuse label images whose values have no names now, where those of the earlier version had."""
+    named = {number: name for number, name in before.items() if number and name != str(number)}
+    lost = [f"{number} {name}" for number, name in named.items() if found.names.get(number) != name]
+    if lost:
+        more = ", ..." if len(lost) > _SHOWN else ""
+        file = shlex.quote(f"{earlier.folder.rstrip('/')}/{LABEL_MAP}")
+        raise UsageError(
+            f"--from {earlier.folder}: its classes have names ({', '.join(lost[:_SHOWN])}{more}), and nothing names "
+            f"them now; repeat --label-map with the file of that conversion, or take --label-map {file}"
+        )
 
 
 def older_recipes(earlier: EarlierVersion, recipe: Recipe, labels: LabelMap) -> tuple[OlderRecipe, ...]:

@@ -354,21 +354,27 @@ class ShardJob:
         return shard_file(self.name, key.split, key.shard, count) if key.shard < count else None
 
     def fingerprints(
-        self, key: ShardKey, references: list[str], contents: Mapping[str, str]
+        self,
+        key: ShardKey,
+        references: list[str],
+        contents: Mapping[str, str],
+        *,
+        may_lack_classes: bool = True,
     ) -> Iterator[str]:
-        """Yield the digest of a shard, then those of the same records made with the recipes of earlier versions."""
+        """Yield the digest of a shard, then those of the same records made with the recipes of earlier versions.
+
+        Args:
+            may_lack_classes: whether fewer classes leave the shard as it is; False where they rejected an input.
+        """
         yield self.fingerprint(key, references, contents)
         for older in () if self.earlier is None else self.earlier.recipes:
             labels = without_classes(self.labels, older.without_classes)
-            # More classes may need larger numbers in label images.
-            if older.without_classes and not self._is_stored_alike(labels):
+            sets = self.recipe.holds_class_sets()
+            if older.without_classes and not (
+                may_lack_classes and are_stored_alike(self.labels, labels, sets=sets)
+            ):
                 continue
             yield self.fingerprint(key, references, contents, older=older, labels=labels)
-
-    def _is_stored_alike(self, labels: LabelMap) -> bool:
-        """Return whether records of their classes are the same with fewer classes."""
-        sets = self.recipe.holds_class_sets()
-        return labels.stored_dtype(sets=sets) == self.labels.stored_dtype(sets=sets)
 
     def fingerprint(
         self,
@@ -446,6 +452,26 @@ def without_classes(labels: LabelMap, ids: Sequence[int]) -> LabelMap:
         aliases=tuple(one for one in labels.aliases if one[1] not in ids),
         values=None if labels.values is None else tuple(one for one in labels.values if one[1] not in ids),
     )
+
+
+def are_stored_alike(labels: LabelMap, fewer: LabelMap, *, sets: bool) -> bool:
+    """Return whether an input that was converted with fewer classes has the same record with all of them.
+
+    Args:
+        sets: whether records hold sets of classes.
+
+    >>> some = LabelMap(entries=((1, "tumor"),), first_id=0, values=((1, 1), (2, 1)))
+    >>> more = LabelMap(entries=((1, "tumor"), (2, "core")), first_id=0, values=((1, 1), (2, 1), (2, 2)))
+    >>> are_stored_alike(more, some, sets=True)
+    False
+    """
+    known = {value for value, _ in fewer.values or ()}
+    added = {value for value, _ in {*(labels.values or ())} - {*(fewer.values or ())}}
+    # A value of an added class was refused, but where it was left out or was in other regions alone.
+    if labels.drops_others or added & known:
+        return False
+    # More classes may need larger numbers in label images.
+    return fewer.stored_dtype(sets=sets) == labels.stored_dtype(sets=sets)
 
 
 @dataclass(frozen=True, order=True)

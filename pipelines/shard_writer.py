@@ -325,13 +325,25 @@ def _finished_index(
         has_signatures = not len(index) or (
             index.signatures is not None and not have_other_version(index.signatures).any()
         )
-        if has_blocks and has_signatures and index.fingerprint in job.fingerprints(key, ordered, contents):
+        proofs = job.fingerprints(key, ordered, contents, may_lack_classes=_may_lack_classes(index))
+        if has_blocks and has_signatures and index.fingerprint in proofs:
             if folder != job.folder:
                 output = OutputFolder(job.folder, job.holder)
                 for file, there in ((name, shard_name), (index_file(name), index_name)):
                     output.take(file, OutputFolder(folder), there)
             return index
     return None
+
+
+def _may_lack_classes(index: ShardIndex) -> bool:
+    """Return whether a shard that was made with fewer classes holds the same with more of them.
+
+    More classes may cure what a label image was rejected for. Listed references with a problem have no input, and
+    objects that are dropped for their class are in the text of the reference, which the fingerprint has.
+    """
+    return not any(
+        entry["stage"] == "annotation" and entry["source"] in index.inputs for entry in index.rejected
+    )
 
 
 def changed_input(

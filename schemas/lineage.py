@@ -3,7 +3,8 @@
 A manifest has it as `inputs.parent`, so that programs that do not know it read the data set as any other.
 
     version, crc32c   version and checksum of the manifest of the parent
-    where             of a subset: the condition that its records meet
+    name              of a subset: name of the data set of the parent
+    where             of a subset: the condition that its records meet, with that of a parent that is a subset
     generations       shards by split: those of the first version, then those that each later version added
     recipes           of a conversion: what older shards were made with, where that differs from this version
 
@@ -51,6 +52,7 @@ class Lineage:
     generations: Mapping[str, tuple[int, ...]]
     recipes: tuple[OlderRecipe, ...] = ()
     where: str | None = None
+    name: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON form for a manifest."""
@@ -61,8 +63,8 @@ class Lineage:
         }
         if self.recipes:
             document["recipes"] = [one.to_json() for one in self.recipes]
-        if self.where is not None:
-            document["where"] = self.where
+        texts = {"where": self.where, "name": self.name}
+        document |= {name: text for name, text in texts.items() if text is not None}
         return document
 
 
@@ -70,7 +72,7 @@ def lineage_of(inputs: Mapping[str, Any]) -> Lineage | None:
     """Return the lineage in the `inputs` of a checked manifest; None for a version without a parent.
 
     >>> lineage_of({"count": 3, "parent": {"version": "1.0.0", "crc32c": 7, "generations": {"train": [4, 1]}}})
-    Lineage(version='1.0.0', crc32c=7, generations={'train': (4, 1)}, recipes=(), where=None)
+    Lineage(version='1.0.0', crc32c=7, generations={'train': (4, 1)}, recipes=(), where=None, name=None)
     """
     found = inputs.get(PARENT)
     if found is None:
@@ -84,6 +86,7 @@ def lineage_of(inputs: Mapping[str, Any]) -> Lineage | None:
             for one in found.get("recipes", ())
         ),
         where=found.get("where"),
+        name=found.get("name"),
     )
 
 
@@ -111,8 +114,9 @@ def lineage_problems(inputs: Mapping[str, Any], shards: Mapping[str, int]) -> It
         if type(found.get(name)) is not kind:
             yield f"{path}.{name}", f"expected {words}, got {found.get(name)!r:.60}"
             return
-    if not isinstance(found.get("where", ""), str):
-        yield f"{path}.where", f"expected a text, got {found['where']!r:.60}"
+    for name in ("where", "name"):
+        if not isinstance(found.get(name, ""), str):
+            yield f"{path}.{name}", f"expected a text, got {found[name]!r:.60}"
     generations = found["generations"]
     for split, count in shards.items():
         counts = generations.get(split)

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from halofeed.inspection.dataset_files import DatasetFiles
-from halofeed.inspection.review.box_outliers import box_outliers
-from halofeed.inspection.review.copies import find_copies
-from halofeed.inspection.review.drift import drift
+from halofeed.inspection.review.box_outliers import BoxKind, box_outliers
+from halofeed.inspection.review.copies import CopyKind, find_copies
+from halofeed.inspection.review.drift import DriftKind, drift
 from halofeed.inspection.review.label_faults import PredictedBatches, label_faults
-from halofeed.inspection.review.picture_outliers import picture_outliers
+from halofeed.inspection.review.picture_outliers import PictureKind, picture_outliers
 from halofeed.inspection.review.reviewed_set import ReviewedSet
-from halofeed.inspection.review.scan_outliers import scan_outliers
+from halofeed.inspection.review.scan_outliers import ScanKind, scan_outliers
 from halofeed.inspection.review.suspects import Suspect, SuspectKind
 from halofeed.prep.voxels.signatures import have_other_version
 from halofeed.system.wording import plural
@@ -22,6 +22,8 @@ from halofeed.system.wording import plural
 Search = Callable[[ReviewedSet], Iterator[Suspect]]
 SEARCHES: tuple[Search, ...] = (find_copies, drift, picture_outliers, box_outliers, scan_outliers)
 """The searches of a review, in the order of its text: what costs most in training first."""
+KINDS: tuple[SuspectKind, ...] = (*CopyKind, *DriftKind, *PictureKind, *BoxKind, *ScanKind)
+"""The kinds of suspects that these searches find."""
 _SHOWN, _LISTED = 5, 6
 """Suspects of each kind in the text, and records of each."""
 

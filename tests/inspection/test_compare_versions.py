@@ -4,6 +4,7 @@ import copy
 import json
 import random
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,9 +13,12 @@ from PIL import Image
 
 import halofeed
 from halofeed.errors import UsageError
+from halofeed.inspection.compare_records import RecordPair, compare_records
 from halofeed.inspection.compare_versions import compare_versions, same_classes
 from halofeed.inspection.stored_records import StoredShard
 from halofeed.inspection.version_difference import VersionDifference
+from halofeed.schemas import keys
+from halofeed.schemas.fields import Field
 from tests.support.conversions import draw_folders, halofeed_here, run_convert
 
 SIZE = (30, 40)
@@ -310,3 +314,116 @@ def test_a_class_is_the_same_by_name_or_by_number():
     assert same_classes({1: "a", 2: "b"}, {1: "b", 2: "a"}) == {1: 2, 2: 1}
     assert same_classes({1: "a", 2: "b"}, {1: "b"}) == {2: 1}
     assert same_classes({1: "a"}, {1: "b", 2: "c"}) == {1: 1}
+
+
+def masks_of(names: str, folder: Path, *bands: tuple[int, ...]) -> str:
+    """Convert pictures with label images of named classes, in bands of one value each."""
+    for number, values in enumerate(bands):
+        mask = np.resize(np.repeat(np.array(values, np.uint8), 40), SIZE)
+        for name, pixels in (("images", picture(number)), ("masks", mask)):
+            (folder / "src" / name).mkdir(parents=True, exist_ok=True)
+            Image.fromarray(pixels).save(folder / "src" / name / f"{number}.png")
+    classes = {str(number): name for number, name in enumerate(names.split(), start=1)}
+    (folder / "classes.json").write_text(json.dumps(classes))
+    given = {"layout": "pairs", "height": 30, "width": 40, "shards": 2, "task": "segmentation"}
+    given |= {"image_pattern": "images/{id}.png", "label_pattern": "masks/{id}.png"}
+    file = str(folder / "classes.json")
+    return run_convert(folder / "src", folder / "out", label_map=file, **given).folder
+
+
+def mask_changes(found: VersionDifference) -> dict[str, str]:
+    return {one.source: dict(one.changes)["mask"] for one in found.examples}
+
+
+def test_equal_label_images_whose_numbers_are_other_classes_now_differ(tmp_path):
+    bands = (0, 1), (0, 3)
+    before = masks_of("hat coat bag", tmp_path / "one", *bands)
+    found = compare_versions(before, masks_of("coat hat bag", tmp_path / "two", *bands))
+    assert mask_changes(found) == {"images/0.png": "600 pixels of 1,200 (hat to coat 600)"}
+    same = masks_of("coat hat bag", tmp_path / "three", (0, 2), (0, 3))
+    assert compare_versions(before, same).examples == ()
+    renamed = masks_of("cap coat bag", tmp_path / "four", *bands)
+    assert compare_versions(before, renamed).examples == ()
+
+
+def test_a_class_that_has_the_number_of_a_removed_one_is_another_class(tmp_path):
+    before = masks_of("hat coat", tmp_path / "one", (0, 1), (0, 2), (1, 2))
+    later = masks_of("coat", tmp_path / "two", (0, 1), (0, 1), (0, 1))
+    assert mask_changes(compare_versions(before, later)) == {
+        "images/0.png": "600 pixels of 1,200 (hat to coat 600)",
+        "images/2.png": "600 pixels of 1,200 (hat to background 600)",
+    }
+
+
+def test_sets_of_classes_are_compared_by_class_where_their_bits_are_others(tmp_path):
+    field = Field(
+        name="label",
+        keys=(keys.LABEL,),
+        dtype="uint8",
+        axes=("height", "width", "class"),
+        shape=(1, 4, 2),
+        encoding="sets",
+    )
+    earlier, later = (
+        SimpleNamespace(labels=labels, fields=(field,), ignore_label=None, kind=SimpleNamespace(axes=()))
+        for labels in ({1: "tumor", 2: "core"}, {1: "core", 2: "edema"})
+    )
+    records = [
+        {keys.LABEL: [memoryview(bytes(values))], keys.LABELLED: np.array([1])}
+        for values in ((0, 1, 2, 3), (0, 1, 1, 1))
+    ]
+    pair = RecordPair(
+        before=records[0],
+        after=records[1],
+        earlier=earlier,
+        later=later,
+        classes=same_classes(earlier.labels, later.labels),
+    )
+    assert not pair.keeps_numbers
+    assert compare_records(pair) == [
+        ("mask", "2 pixels of 4 (tumor to core 1, core + tumor to core 1)"),
+    ]
+
+
+def test_a_box_of_a_removed_class_is_named_by_it(earlier, tmp_path):
+    data = CocoSet()
+    data.document["categories"].pop(0)
+    boxes = data.document["annotations"]
+    data.document["annotations"] = [one for one in boxes if one["category_id"] == 2]
+    found = compare_versions(earlier, data.converted(tmp_path / "src"))
+    texts = [text for one in found.examples for _, text in one.changes if "removed" in text]
+    assert texts == ["box removed (hat)"] * sum(one["category_id"] == 1 for one in boxes)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "words"),
+    [
+        (
+            np.array([0.1234567, 0]),
+            np.array([0.1234568, 0]),
+            ["was 0.1234567 (value 1), now 0.1234568 (value 1)"],
+        ),
+        (np.arange(40), np.r_[np.arange(39), 99], ["was 39 (value 20), now 99 (value 20)"]),
+        (np.arange(4), np.array([0, 9, 2, 3]), ["was 0, 1, now 0, 9"]),
+        (
+            [b"left" * 20, b""],
+            [b"left" * 19 + b"right", b""],
+            ["was ...leftleftleftleftleftleft, now ...leftleft"],
+        ),
+        (np.arange(6), np.arange(6), []),
+        (np.arange(2), np.arange(2.0), ["was 0 (int64), now 0 (float64)", "was 1 (int64), now 1 (float64)"]),
+    ],
+)
+def test_values_of_objects_are_compared_exactly_and_object_by_object(before, after, words):
+    def record(values: Any) -> dict[str, Any]:
+        sides = dict.fromkeys(keys.BOX_CORNERS[:2], np.array([0.1, 0.5]))
+        sides |= dict.fromkeys(keys.BOX_CORNERS[2:], np.array([0.4, 0.9]))
+        return {**sides, keys.OBJECT_CLASS_LABEL: np.array([1, 1]), "image/object/keypoint/x": values}
+
+    manifest = SimpleNamespace(labels={1: "hat"}, ignore_label=None, fields=(), kind=SimpleNamespace(axes=()))
+    pair = RecordPair(
+        before=record(before), after=record(after), earlier=manifest, later=manifest, classes={1: 1}
+    )
+    texts = [text for _, text in compare_records(pair)]
+    assert len(texts) == len(words)
+    assert all(word in text for word, text in zip(words, texts, strict=True)), texts

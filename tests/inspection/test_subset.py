@@ -15,6 +15,7 @@ from halofeed.errors import UsageError
 from halofeed.inspection import subset_data
 from halofeed.inspection.compare_versions import compare_versions
 from halofeed.inspection.recounted import only_recounted
+from halofeed.inspection.review.reviewed_set import ReviewedSet
 from halofeed.inspection.subset_data import Subset, SubsetOptions, read_findings, write_subset
 from halofeed.inspection.verify import verify
 from halofeed.inspection.where import parse_condition
@@ -171,6 +172,11 @@ def test_the_other_commands_read_a_subset(boxes, tmp_path):
     assert halofeed_here("report", done.folder, "--output", tmp_path / "r.html").returncode == 0
     again = subset(done.folder, "boxes=1", tmp_path, name="ones")
     assert verify(again.folder).ok and 0 < len(records(again.folder)) < len(records(done.folder))
+    lineage = lineage_of(read_manifest(again.folder).inputs)
+    assert lineage is not None and (lineage.name, lineage.version) == ("hats", "2.0.0")
+    assert lineage.where == "(class=hat) and (boxes=1)"
+    at_once = subset(boxes, lineage.where, tmp_path, name="at_once")
+    assert records(at_once.folder) == records(again.folder)
     with pytest.raises(UsageError, match=r"is a subset of version 1\.0\.0"):
         run_convert(tmp_path, tmp_path / "o", from_=done.folder, version="3.0.0", name="hats", layout="csv")
 
@@ -190,6 +196,11 @@ def test_the_other_commands_read_a_subset(boxes, tmp_path):
         ("class=hat and", "expected a name after and", 13),
         ("class=or", "expected a value after =; write 'or' for the text", 6),
         ("class=hat & boxes=1", "expected and, or, or the end, got &", 10),
+        ("class!=hatt", "no class 'hatt'; did you mean hat[?] known: hat, 'old coat'", 7),
+        ("class not in (hat, coat)", "no class 'coat'; ", 19),
+        ("boxes=1 and split!='tset'", "no split 'tset'; did you mean test[?] known: ", 19),
+        ("finding!='exact copy'", "no finding 'exact copy'; .*known: 'copies in several splits', ", 9),
+        ("finding!='likely extra box'", "no finding 'likely extra box'", 9),  # found only with a run
         ("", "expected a name", 0),
         ("not", "expected a name after not", 3),
         ("((" * 60 + "id=1", "more than 100 conditions are inside of each other", 101),
@@ -205,11 +216,12 @@ def test_the_place_of_a_mistake_is_shown(boxes, tmp_path, where, words, at):
 
 def test_findings_are_those_of_a_review_or_of_a_file(boxes, tmp_path, monkeypatch):
     ids = sorted(records(boxes))
-    reviewed = {"suspects": [{"kind": "dark", "records": [{"id": ids[2]}, {"id": ids[3]}]}]}
+    suspect = {"kind": "dark picture", "records": [{"id": ids[2]}, {"id": ids[3]}]}
+    reviewed = {"suspects": [suspect], "not_searched": []}
     monkeypatch.setattr(subset_data, "review_dataset", lambda _: SimpleNamespace(to_json=lambda: reviewed))
-    assert sorted(records(subset(boxes, "finding=dark", tmp_path / "review").folder)) == ids[2:4]
+    assert sorted(records(subset(boxes, "finding='dark picture'", tmp_path / "review").folder)) == ids[2:4]
     (tmp_path / "review.json").write_text(json.dumps(reviewed))
-    assert read_findings(tmp_path / "review.json") == {ids[2]: ["dark"], ids[3]: ["dark"]}
+    assert read_findings(tmp_path / "review.json") == {ids[2]: ["dark picture"], ids[3]: ["dark picture"]}
     (tmp_path / "findings.json").write_text(
         json.dumps({str(ids[0]): ["blurred", "dark"], str(ids[1]): ["dark"]})
     )
@@ -222,6 +234,23 @@ def test_findings_are_those_of_a_review_or_of_a_file(boxes, tmp_path, monkeypatc
     (tmp_path / "wrong.json").write_text('{"a": 1}')
     with pytest.raises(UsageError, match="expected what `halofeed review --json FILE` wrote"):
         read_findings(tmp_path / "wrong.json")
+
+
+def test_findings_that_a_review_cannot_search_are_refused(boxes, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with monkeypatch.context() as patch:
+        # As in a data set of before signatures.
+        patch.setattr(
+            ReviewedSet, "signatures", property(lambda reviewed: np.zeros((len(reviewed), 4), np.int64))
+        )
+        with pytest.raises(UsageError, match="no signatures; the same conversion with --overwrite") as raised:
+            subset(boxes, "finding!='exact copies in a split'", tmp_path / "out")
+        assert not list(tmp_path.iterdir())
+    assert f"`halofeed review {boxes} --json FILE` and --findings FILE" in str(raised.value)
+    assert halofeed_here("review", boxes, "--json", "typed.json").returncode == 0
+    words = ["--findings", "typed.json", "--out", "out", "--where", "finding!='exact copies in a split'"]
+    assert halofeed_here("subset", boxes, *words).returncode == 0
+    assert len(records("out/set/1.0.0")) == len(records(boxes))
 
 
 def test_signatures_and_measures_stay_with_their_records(boxes, tmp_path):
@@ -244,7 +273,7 @@ def test_signatures_and_measures_stay_with_their_records(boxes, tmp_path):
 
 def test_nothing_is_replaced(boxes, tmp_path):
     with pytest.raises(UsageError, match=r"no record of .* meets it"):
-        subset(boxes, "class=bag", tmp_path)
+        subset(boxes, "boxes>9", tmp_path)
     with pytest.raises(UsageError, match="would replace the data set itself"):
         subset(boxes, "class=hat", Path(boxes).parents[1])
     done = subset(boxes, "class=hat", tmp_path)
@@ -266,4 +295,5 @@ def test_conditions_mean_what_their_words_say():
     )
     assert meets("a=x*z", a=["xyyz"]) and not meets("a='x*z'", a=["xyyz"]) and meets("a='x*z'", a=["x*z"])
     assert meets(r"a='it\'s'", a=["it's"]) and meets("a in ('b', \"c d\")", a=["c d"])
+    assert not parse_condition("a!=h*", values={"a": ["cap"]}).meets({"a": ["hat"]}.__getitem__)
     assert meets("a = hat.png", a=["hat.png"]) and meets("a<=-1.5e3", a=[-1600.0])

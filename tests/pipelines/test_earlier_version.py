@@ -17,7 +17,7 @@ from halofeed.inspection.verify import verify
 from halofeed.pipelines import earlier_version
 from halofeed.pipelines.convert import convert
 from halofeed.pipelines.earlier_version import compatible_labels
-from halofeed.pipelines.job import JobOptions
+from halofeed.pipelines.job import JobOptions, are_stored_alike
 from halofeed.prep.annotations.labels import LabelMap
 from halofeed.prep.options.recipe import Recipe
 from halofeed.schemas.index import ShardIndex
@@ -193,6 +193,61 @@ def test_a_new_class_follows_the_others_and_rewrites_nothing(source, tmp_path):
     assert {key: files(third)[key] for key in before} == before
 
 
+PAIRS = {"layout": "pairs", "task": "segmentation", "shards": 2}
+PAIRS |= {"image_pattern": "images/{id}.png", "label_pattern": "masks/{id}.png"}
+
+
+def draw_pairs(source: Path, values: list[list[int]]) -> None:
+    """Pictures with label images in bands of some values each."""
+    for number, bands in enumerate(values):
+        draw(source / "images" / f"{number}.png", number)
+        (source / "masks").mkdir(exist_ok=True)
+        mask = np.resize(np.repeat(np.array(bands, np.uint8), 30), (20, 30))
+        Image.fromarray(mask).save(source / "masks" / f"{number}.png")
+
+
+def class_file(tmp_path: Path, *names: str) -> str:
+    file = tmp_path / f"{len(names)}.json"
+    file.write_text(json.dumps({str(number): name for number, name in enumerate(names, start=1)}))
+    return str(file)
+
+
+def test_an_added_class_cures_rejects_and_other_shards_stay(tmp_path):
+    source, given = tmp_path / "src", {**PAIRS, "label_map": class_file(tmp_path, "hat", "coat")}
+    draw_pairs(source, [[0, 1], [0, 2], [0, 1, 3], [1, 2], [0, 2]])
+    first = start(source, tmp_path / "out", **given)
+    given["label_map"] = class_file(tmp_path, "hat", "coat", "bag")
+    second = go_on(source, tmp_path / "out", first, "1.1.0", **given)
+    assert records(second) == records(start(source, tmp_path / "full", **given)) and len(records(second)) == 5
+    assert not Path(second, "rejected.jsonl").read_text() and verify(second).ok
+    before, after = files(first), files(second)
+    kept = [key for key in before if before[key][0] == after[key][0]]
+    assert len(kept) == 1
+
+
+def test_classes_that_would_lose_their_names_are_refused_with_a_file_that_has_them(tmp_path):
+    source, given = tmp_path / "src", {**PAIRS, "label_map": class_file(tmp_path, "hat", "coat")}
+    draw_pairs(source, [[0, 1], [0, 2], [1, 2]])
+    first = start(source, tmp_path / "out", **given)
+    with pytest.raises(UsageError, match=r"names \(1 hat, 2 coat\), and nothing names them now") as raised:
+        go_on(source, tmp_path / "out", first, "1.1.0", **PAIRS)
+    given["label_map"] = str(raised.value).rpartition("--label-map ")[2]
+    second = go_on(source, tmp_path / "out", first, "1.1.0", **given)
+    assert read_manifest(second).labels == read_manifest(first).labels and files(second) == files(first)
+    # Classes that never had names go on without.
+    plain = start(source, tmp_path / "plain", **PAIRS)
+    assert go_on(source, tmp_path / "plain", plain, "1.1.0", **PAIRS)
+
+
+def test_a_region_that_takes_a_value_of_another_one_changes_the_records_of_that_value():
+    def regions(*values: tuple[int, int]) -> LabelMap:
+        return LabelMap(entries=((0, "background"), (1, "tumor"), (2, "core")), first_id=0, values=values)
+
+    two = regions((1, 1), (2, 1))
+    assert are_stored_alike(regions((1, 1), (2, 1), (3, 2)), two, sets=True)
+    assert not are_stored_alike(regions((1, 1), (2, 1), (2, 2)), two, sets=True)
+
+
 def test_numbers_of_classes_that_a_file_changes_are_refused(source, tmp_path):
     first = start(source, tmp_path / "out")
     (tmp_path / "labels.txt").write_text("shirt\nhat\n")
@@ -316,6 +371,10 @@ def test_a_manifest_with_a_wrong_lineage_is_refused(source, tmp_path):
         (
             {"version": "1.0.0", "crc32c": 1, "generations": {"train": [4]}, "recipes": [1]},
             "inputs.parent.recipes",
+        ),
+        (
+            {"version": "1.0.0", "crc32c": 1, "generations": {"train": [4]}, "name": 1},
+            "inputs.parent.name: expected a text",
         ),
     ):
         document["inputs"]["parent"] = wrong
