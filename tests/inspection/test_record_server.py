@@ -438,15 +438,19 @@ def test_wrong_use_is_refused_in_words(tmp_path: Path, capsys: pytest.CaptureFix
 def test_the_command_serves_until_a_signal_and_says_so(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "halofeed", "report", str(make(tmp_path)), "--serve"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None and process.stderr is not None
-        address = urlsplit(process.stdout.readline().split(" open ")[1].split(" ")[0])
-        connection = http.client.HTTPConnection(address.netloc, timeout=30)
-        connection.request("GET", address.path)
-        assert len(shown(connection.getresponse().read().decode())) == 18
-        connection.close()
-        process.send_signal(signal.SIGINT)
-        process.wait(30)
-        assert "halofeed report: stopped (SIGINT)" in process.stderr.read()
+        try:
+            assert process.stdout is not None and process.stderr is not None
+            address = urlsplit(process.stdout.readline().split(" open ")[1].split(" ")[0])
+            connection = http.client.HTTPConnection(address.netloc, timeout=30)
+            connection.request("GET", address.path)
+            assert len(shown(connection.getresponse().read().decode())) == 18
+            connection.close()
+            # Not SIGINT, which a job that a shell started in the background ignores.
+            process.send_signal(signal.SIGTERM)
+            process.wait(30)
+            assert "halofeed report: stopped (SIGTERM)" in process.stderr.read()
+        finally:
+            process.kill()
 
 
 @pytest.mark.long
