@@ -30,7 +30,11 @@ Of 2.9 million pairs of 2,400 photographs, catalog pictures and micrographs, tho
 DOUBTFUL = 0.76
 """Correlation of details from which the pixels decide: 95 % of parts of nine tenths have more, and so have some pairs
 of catalog pictures."""
-_CERTAIN_PART, _STACK_CERTAIN = 0.96, 0.88
+_CERTAIN_PART = 0.96
+_STACK_CERTAIN = 0.97
+"""Mean correlation of the three thumbnails from which scans are copies.
+
+Phantoms with organs of other sizes, which lie as registered heads do, reach 0.956; 227 scans of a hippocampus, 0.764."""
 _FLAT = 256
 """Spread below which a thumbnail shows nothing, in 1/256 of a gray level: black slices and blank pages."""
 _LEAST_DETAILS = 6.0
