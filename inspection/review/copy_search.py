@@ -34,7 +34,7 @@ _CERTAIN_PART = 0.96
 _STACK_CERTAIN = 0.97
 """Mean correlation of the three thumbnails from which scans are copies.
 
-Phantoms with organs of other sizes, which lie as registered heads do, reach 0.956; 227 scans of a hippocampus, 0.764."""
+Phantoms with organs of other sizes lie as registered heads do, and reach 0.956; scans of hippocampi reach 0.764."""
 _FLAT = 256
 """Spread below which a thumbnail shows nothing, in 1/256 of a gray level: black slices and blank pages."""
 _LEAST_DETAILS = 6.0
