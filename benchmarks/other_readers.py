@@ -51,7 +51,7 @@ SHARED = Path(os.environ.get("HALOFEED_TEST_DATA", HERE.parent / "shared/data"))
 # First, because rt-utils installs a package of its own that is named tests.
 sys.path.insert(0, str(HERE))
 
-from benchmarks.picture_readers import (  # noqa: E402
+from picture_readers import (  # noqa: E402
     DECODERS,
     picture_rows,
     read_list_with_halofeed,
