@@ -333,7 +333,6 @@ def review(path: StrPath, *, run: StrPath | Sequence[StrPath] | None = None, **o
     >>> halofeed.review("data/photos").suspects
     ()
     """
-
     runs = [run] if isinstance(run, str | os.PathLike) else run
     joined = None if runs is None else ",".join(path_text("run", one) for one in runs)
     parsed, _ = _run("review", {"path": open(path).path}, {**options, "run": joined})

@@ -23,6 +23,7 @@ from halofeed.inspection.recounted import Recount, only_recounted
 from halofeed.inspection.review.review import KINDS, review_dataset
 from halofeed.inspection.stored_records import StoredShard
 from halofeed.inspection.where import Condition, parse_condition
+from halofeed.pipelines.commit import shard_entry
 from halofeed.pipelines.lease import held
 from halofeed.pipelines.output_folder import OutputFolder
 from halofeed.pipelines.replace import check_own_version, delete_unnamed, real_version_folder
@@ -251,16 +252,7 @@ class _Writer:
         )
         data = index.to_bytes()
         output.write(index_file(name), data)
-        shard = Shard(
-            file=name,
-            index=index_file(name),
-            records=len(index),
-            bytes=index.file_bytes,
-            crc32c=index.file_checksum,
-            index_bytes=len(data),
-            index_crc32c=crc32c(data),
-        )
-        return shard, statistics
+        return shard_entry(name, index, data), statistics
 
     def _copy_records(
         self, output: OutputFolder, name: str, one: _Chosen

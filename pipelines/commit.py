@@ -253,7 +253,12 @@ def _read_shard(job: ShardJob, key: ShardKey, output: OutputFolder) -> tuple[Sha
     name = job.shard_file(key)
     data = output.read(index_file(name))
     index = ShardIndex.from_bytes(data, index_file(name))
-    shard = Shard(
+    return shard_entry(name, index, data), index
+
+
+def shard_entry(name: str, index: ShardIndex, data: bytes) -> Shard:
+    """Return the manifest's entry of a shard; `data` are the bytes of its index file."""
+    return Shard(
         file=name,
         index=index_file(name),
         records=len(index),
@@ -262,7 +267,6 @@ def _read_shard(job: ShardJob, key: ShardKey, output: OutputFolder) -> tuple[Sha
         index_bytes=len(data),
         index_crc32c=crc32c(data),
     )
-    return shard, index
 
 
 def _check_outcome(job: ShardJob, reasons: Counter[str], records: int, example: str) -> None:

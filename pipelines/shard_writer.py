@@ -319,20 +319,23 @@ def _finished_index(
             budget = job.recipe.memory_budget(job.memory_bytes)
             contents = contents_of(references, sources, budget, threads, job.series_folder)
         # The fingerprint has the software, recipe, classes, references and contents, so an equal one means equal bytes.
-        # Earlier versions had larger blocks; all shards of a data set have blocks of one size.
-        has_blocks = index.raw_starts.keys() <= index.packed_bytes.keys() or index.block_bytes == BLOCK_BYTES
-        # Without signatures, a review of the data set would compare only some of its records.
-        has_signatures = not len(index) or (
-            index.signatures is not None and not have_other_version(index.signatures).any()
-        )
         proofs = job.fingerprints(key, ordered, contents, may_lack_classes=_may_lack_classes(index))
-        if has_blocks and has_signatures and index.fingerprint in proofs:
+        if _has_current_columns(index) and index.fingerprint in proofs:
             if folder != job.folder:
                 output = OutputFolder(job.folder, job.holder)
                 for file, there in ((name, shard_name), (index_file(name), index_name)):
                     output.take(file, OutputFolder(folder), there)
             return index
     return None
+
+
+def _has_current_columns(index: ShardIndex) -> bool:
+    """Return whether an index has the blocks and signatures that this version writes."""
+    # Earlier versions had larger blocks; all shards of a data set have blocks of one size.
+    if not index.raw_starts.keys() <= index.packed_bytes.keys() and index.block_bytes != BLOCK_BYTES:
+        return False
+    # Without signatures, a review of the data set would compare only some of its records.
+    return not len(index) or (index.signatures is not None and not have_other_version(index.signatures).any())
 
 
 def _may_lack_classes(index: ShardIndex) -> bool:

@@ -1,4 +1,4 @@
-"""Is every record of a served data set found, and does the server answer nobody but its user's browser?"""
+"""The server of records: every record of a data set is found, and only the browser of its user gets an answer."""
 
 import http.client
 import re

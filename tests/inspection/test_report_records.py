@@ -1,4 +1,4 @@
-"""Does the report show what may be wrong first, then records that can be searched, each with its picture or slices?"""
+"""The report shows what may be wrong first, then records that can be searched, each with its picture or slices."""
 
 import html
 import json
