@@ -1,4 +1,4 @@
-"""Metrics of an evaluation: COCO's twelve numbers for boxes, Dice and surface distances for masks."""
+"""Metrics of an evaluation: COCO's twelve numbers for boxes; Dice, IoU and surface distances for masks."""
 
 from __future__ import annotations
 
@@ -335,13 +335,19 @@ PERCENTILE = 95.0
 
 
 class SegmentationMetrics:
-    """Dice and the 95th percentile of surface distances, per class and example.
+    """Dice and the 95th percentile of surface distances, per class and example; IoU of each class over all examples.
 
-    The background is not counted. A class that is neither true nor predicted in an example does not count for it. If
-    only one of both is empty, Dice is 0 and the distance is the diagonal of the image. Padding does not count: metrics
-    use the `extent` of a volume or clip and the `size` of a picture, if the batch has them.
+    Dice and distances do not count the background. A class that is neither true nor predicted in an example does not
+    count for it. If only one of both is empty, Dice is 0 and the distance is the diagonal of the image. Both are
+    averaged over the examples of each class, then over classes.
 
-    Numbers are averaged over the examples of each class, then over classes.
+    IoU counts the voxels of all examples together, and the background is one of the classes: true positives /
+    (true positives + false positives + false negatives), as PASCAL VOC and Cityscapes evaluate scenes. `miou` is its
+    mean over the classes that are true or predicted anywhere (Everingham et al., "The Pascal Visual Object Classes
+    Challenge: A Retrospective", 2015, section 3.4). A class of a few examples weighs as much there as any other.
+
+    Padding does not count: metrics use the `extent` of a volume or clip and the `size` of a picture, if the batch has
+    them.
 
     Args:
         labels: names of the classes, background first.
@@ -357,6 +363,7 @@ class SegmentationMetrics:
         self._ignore_label = ignore_label
         self.labels, self._distance = labels, _DISTANCES[kind] if hausdorff else None
         self.examples = 0
+        self._table = np.zeros((len(labels), len(labels)), np.int64)
         self._dice: list[NDArray[np.float64]] = []
         self._distances: list[NDArray[np.float64]] = []
 
@@ -375,36 +382,47 @@ class SegmentationMetrics:
         for row in np.flatnonzero(counts).tolist():
             region = self._source_region(truth, row)
             predicted, true = predictions["label"][row][region], truth["label"][row][region]
-            # Background in both, so that no class gains or loses these voxels.
-            if self._ignore_label is not None:
-                is_ignored = true == self._ignore_label
-                predicted, true = np.where(is_ignored, 0, predicted), np.where(is_ignored, 0, true)
-            dice = dice_per_class(predicted, true, len(self.labels))
+            known: Any = slice(None) if self._ignore_label is None else true != self._ignore_label
+            table = confusion_table(predicted[known], true[known], len(self.labels))
             distances = None
             if self._distance is not None:
                 spacing = self._distance.spacing(truth, row)
+                # Background in both, so that ignored voxels have no surface.
+                if self._ignore_label is not None:
+                    predicted, true = np.where(known, predicted, 0), np.where(known, true, 0)
                 distances = hausdorff_per_class(predicted, true, len(self.labels), spacing)
-            self.add_example(dice, distances)
+            self.add_example(table, distances)
+            dice = dice_of_table(table)
             if not np.isnan(dice).all():
                 scores[row] = np.nanmean(dice)
         return scores
 
-    def add_example(self, dice: NDArray[np.float64], distances: NDArray[np.float64] | None) -> None:
-        """Add the Dice and the distances of one example, float64 [classes - 1] each; None if they were not measured."""
+    def add_example(self, table: NDArray[np.int64], distances: NDArray[np.float64] | None) -> None:
+        """Add one example.
+
+        Args:
+            table: voxels that count by true and predicted class, as of `confusion_table`.
+            distances: surface distances, float64 [classes - 1]; None if they were not measured.
+        """
         self.examples += 1
-        self._dice.append(dice)
+        self._table += table
+        self._dice.append(dice_of_table(table))
         if distances is not None:
             self._distances.append(distances)
 
     def result(self) -> dict[str, Any]:
-        """Return `dice`, `hausdorff95_mm` (`hausdorff95_pixels` for pictures), each `..._per_class`, and `examples`.
+        """Return `dice`, `miou`, `hausdorff95_mm` (`hausdorff95_pixels` for pictures), and `examples`.
 
+        `dice_per_class`, `iou_per_class` (with the background) and `hausdorff95_mm_per_class` have the classes by name.
         A class without examples is None and does not enter the mean. Without any class, `dice` is 0.
         """
         per_class = self._per_class(self._dice)
+        iou = [None if np.isnan(value) else float(value) for value in iou_of_table(self._table)]
         means: dict[str, Any] = {
             "dice": _mean_of_known(per_class.values()) or 0.0,
             "dice_per_class": per_class,
+            "miou": _mean_of_known(iou),
+            "iou_per_class": dict(zip(self.labels, iou, strict=True)),
         }
         if self._distance is not None:
             name = self._distance.name
@@ -454,23 +472,6 @@ _DISTANCES = {
 """Name and spacing of distances by kind of image; None without distances."""
 
 
-def dice_per_class(predicted: NDArray[Any], true: NDArray[Any], classes: int) -> NDArray[np.float64]:
-    """Return the Dice of every class except the background; NaN if a class is neither predicted nor true.
-
-    Args:
-        predicted: predicted class indices.
-        true: true class indices, in the same shape.
-        classes: number of classes, including the background.
-
-    Returns:
-        float64 [classes - 1].
-
-    >>> dice_per_class(np.array([1, 1, 0, 2]), np.array([1, 0, 0, 0]), 4).round(3).tolist()
-    [0.667, 0.0, nan]
-    """
-    return dice_of_table(confusion_table(predicted, true, classes))
-
-
 def confusion_table(predicted: NDArray[Any], true: NDArray[Any], classes: int) -> NDArray[np.int64]:
     """Return the number of voxels of each true and predicted class, int64 [true class, predicted class]."""
     pairs = np.bincount(true.ravel().astype(np.int64) * classes + predicted.ravel(), minlength=classes**2)
@@ -478,11 +479,40 @@ def confusion_table(predicted: NDArray[Any], true: NDArray[Any], classes: int) -
 
 
 def dice_of_table(table: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Return `dice_per_class` from a table of `confusion_table`, which may be a sum over parts of an image."""
+    """Return the Dice of every class except the background; NaN if a class is neither predicted nor true.
+
+    Args:
+        table: voxels by true and predicted class, as of `confusion_table`, or a sum over parts of an image.
+
+    Returns:
+        float64 [classes - 1].
+
+    >>> dice_of_table(confusion_table(np.array([1, 1, 0, 2]), np.array([1, 0, 0, 0]), 4)).round(3).tolist()
+    [0.667, 0.0, nan]
+    """
     both, sizes = np.diag(table)[1:], (table.sum(0) + table.sum(1))[1:]
     dice = np.full(len(sizes), np.nan)
     np.divide(2.0 * both, sizes, out=dice, where=sizes > 0)
     return dice
+
+
+def iou_of_table(table: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Return the IoU of every class, the background first; NaN if a class is neither predicted nor true.
+
+    Args:
+        table: voxels by true and predicted class, as of `confusion_table`, or a sum of such tables.
+
+    Returns:
+        float64 [classes], 0 to 1: the Jaccard index.
+
+    >>> iou_of_table(confusion_table(np.array([1, 1, 0, 2]), np.array([1, 0, 0, 0]), 4)).round(3).tolist()
+    [0.333, 0.5, 0.0, nan]
+    """
+    both = np.diag(table)
+    either = table.sum(0) + table.sum(1) - both
+    iou = np.full(len(both), np.nan)
+    np.divide(both, either, out=iou, where=either > 0)
+    return iou
 
 
 def hausdorff_per_class(

@@ -12,7 +12,6 @@ from halofeed.loader.batch import join_id
 from halofeed.trainer.metrics import (
     SegmentationMetrics,
     confusion_table,
-    dice_of_table,
     hausdorff_per_class,
 )
 from halofeed.trainer.picture_bands import BandBlender, BlendedRows
@@ -75,21 +74,22 @@ class WholeSegmentationMetrics:
         state = self._open[key]
         measures = self._task.hausdorff and np.prod(record.whole_size) <= DISTANCE_PIXELS
         for band in state.blender.add(int(record.numbers["tile"]), predicted, true):
-            masks = self._masks(band)
-            state.table += confusion_table(*masks, classes)
+            predicted, true, counts = self._masks(band)
+            state.table += confusion_table(predicted[counts], true[counts], classes)
             if measures:
-                state.masks.append(masks)
+                # Background in both, so that pixels that do not count have no surface.
+                state.masks.append((np.where(counts, predicted, 0), np.where(counts, true, 0)))
         if not state.blender.missing:
             self._finish(self._open.pop(key), measures=bool(measures))
 
-    def _masks(self, band: BlendedRows) -> tuple[NDArray[Any], NDArray[Any]]:
-        """Return the predicted and the true classes of a band; background in both where pixels do not count."""
+    def _masks(self, band: BlendedRows) -> tuple[NDArray[Any], NDArray[Any], NDArray[np.bool_]]:
+        """Return the predicted and the true classes of a band, and which pixels count."""
         predicted = band.probabilities.argmax(-1).astype(np.uint16)
         true = np.zeros_like(predicted) if band.true is None else band.true
         counts = band.is_shown
         if self._task.ignore_label is not None:
             counts = counts & (true != self._task.ignore_label)
-        return np.where(counts, predicted, 0), np.where(counts, true, 0)
+        return predicted, true, counts
 
     def _finish(self, state: _OpenPicture, *, measures: bool) -> None:
         distances = None
@@ -97,7 +97,7 @@ class WholeSegmentationMetrics:
             predicted, true = (np.concatenate(parts) for parts in zip(*state.masks, strict=True))
             distances = hausdorff_per_class(predicted, true, len(self._task.labels), (1.0, 1.0))
         self._unmeasured += self._task.hausdorff and not measures
-        self._metrics.add_example(dice_of_table(state.table), distances)
+        self._metrics.add_example(state.table, distances)
 
     def result(self) -> dict[str, Any]:
         """Return the numbers of segmentation; `examples` counts pictures, `tiles` their tiles.

@@ -158,6 +158,7 @@ def test_masks_of_predict_are_the_source_masks_and_metrics_are_those_of_whole_ma
     )
     assert 0.5 < result["dice"] < 0.99 and result["dice"] == pytest.approx(expected["dice"])
     assert result["hausdorff95_pixels"] == pytest.approx(expected["hausdorff95_pixels"])
+    assert result["miou"] == expected["miou"] and result["iou_per_class"] == expected["iou_per_class"]
     monkeypatch.setattr("halofeed.trainer.whole_masks.DISTANCE_PIXELS", 5000)
     metrics = whole_picture_metrics(task, metadata)
     for pair in pairs:

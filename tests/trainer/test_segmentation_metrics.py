@@ -113,7 +113,13 @@ def test_without_distances_no_spacing_is_needed_and_with_them_its_absence_is_tol
     truth = {"label": label, "spacing_mm": np.zeros((1, 3), np.float32), "id": np.array([[0, 42]], np.uint32)}
     without = SegmentationMetrics(LABELS, kind="volume", hausdorff=False)
     without.update({"label": label}, truth)
-    assert without.result() == {"dice": 1.0, "dice_per_class": {"liver": 1.0, "tumor": None}, "examples": 1}
+    assert without.result() == {
+        "dice": 1.0,
+        "dice_per_class": {"liver": 1.0, "tumor": None},
+        "miou": 1.0,
+        "iou_per_class": {"background": None, "liver": 1.0, "tumor": None},
+        "examples": 1,
+    }
     with pytest.raises(UsageError, match=r"example 42: expected a spacing_mm .* set task.hausdorff=false"):
         SegmentationMetrics(LABELS, kind="volume").update({"label": label}, truth)
 
@@ -128,7 +134,41 @@ def test_what_is_predicted_where_nothing_is_known_counts_in_no_metric():
     scores = expected.update({"label": cut[0]}, {"label": cut[1]})
     given = {"label": np.where(unknown, 255, true).astype(np.uint8)}
     assert found.update({"label": predicted}, given).tolist() == scores.tolist()
-    assert found.result() == expected.result()
+    iou = slow_iou(predicted[~unknown], true[~unknown], len(LABELS))
+    by_class = dict(zip(LABELS, iou, strict=True))
+    assert found.result() == {**expected.result(), "miou": np.mean(iou), "iou_per_class": by_class}
+
+
+def slow_iou(predicted, true, classes):
+    """Count voxel by voxel; None for a class that is nowhere."""
+    found = []
+    for label in range(classes):
+        both = either = 0
+        for one, other in zip(predicted.ravel().tolist(), true.ravel().tolist(), strict=True):
+            both += one == label and other == label
+            either += label in (one, other)
+        found.append(both / either if either else None)
+    return found
+
+
+@given(st.integers(0, 2**32 - 1))
+@settings(max_examples=30, deadline=None)
+def test_iou_is_a_count_over_all_examples_with_the_background_and_without_padding(seed):
+    generator = np.random.default_rng(seed)
+    labels = ("background", "road", "sky", "tree")
+    predicted, true = (generator.integers(0, generator.integers(1, 5), (3, 5, 6)) for _ in range(2))
+    size = generator.integers(1, 6, (3, 2)).astype(np.int32)
+    metrics = SegmentationMetrics(labels, kind="picture", hausdorff=False)
+    # Two batches: IoU is of all voxels together, not the mean of the batches.
+    for rows in (slice(2), slice(2, 3)):
+        metrics.update({"label": predicted[rows]}, {"label": true[rows], "size": size[rows]})
+    shown = np.zeros(true.shape, bool)
+    for row, (height, width) in enumerate(size.tolist()):
+        shown[row, :height, :width] = True
+    expected = slow_iou(predicted[shown], true[shown], len(labels))
+    result = metrics.result()
+    assert result["iou_per_class"] == dict(zip(labels, expected, strict=True))
+    assert result["miou"] == pytest.approx(np.mean([iou for iou in expected if iou is not None]))
 
 
 @pytest.mark.parametrize("kind", ["picture", "volume", "clip"])

@@ -122,7 +122,7 @@ def test_volumes_and_pictures_ask_for_what_maps_them_back():
     assert "hausdorff95_pixels" in task_of((8, 8, 1)).metrics().result()
     assert "hausdorff95_mm" in task_of((4, 8, 8, 1)).metrics().result()
     without = task_of((4, 8, 8, 1), hausdorff=False).metrics().result()
-    assert list(without) == ["dice", "dice_per_class", "examples"]
+    assert list(without) == ["dice", "dice_per_class", "miou", "iou_per_class", "examples"]
     with pytest.raises(UsageError, match="task_options of segmentation"):
         task_of((8, 8, 1), smooth=1)
 
