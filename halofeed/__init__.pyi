@@ -342,7 +342,7 @@ def convert(
             include=, except view and keypoints, which are for readers of the TF Object Detection API's keys.
         several_classes: classification, not from folders: refuse a picture with several classes (in several rows, or
             in a list), or keep all of them; then the loader gives `labels`, a 0 or 1 for each class, and `halofeed
-            train` refuses such a data set.
+            train` learns each class by itself, as multi-label classification.
         class_separator: tables of classes: the text that separates several classes in one cell, such as |; none: a
             cell is one class; auto refuses cells whose parts are classes of other rows.
         masks: store the objects' masks (COCO) as one PNG each.
@@ -816,7 +816,7 @@ def dry_run(
             include=, except view and keypoints, which are for readers of the TF Object Detection API's keys.
         several_classes: classification, not from folders: refuse a picture with several classes (in several rows, or
             in a list), or keep all of them; then the loader gives `labels`, a 0 or 1 for each class, and `halofeed
-            train` refuses such a data set.
+            train` learns each class by itself, as multi-label classification.
         class_separator: tables of classes: the text that separates several classes in one cell, such as |; none: a
             cell is one class; auto refuses cells whose parts are classes of other rows.
         masks: store the objects' masks (COCO) as one PNG each.

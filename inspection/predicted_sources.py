@@ -248,14 +248,17 @@ def _predicted_boxes(facts: PredictionFacts) -> ReadPrediction:
     return predicted
 
 
-_FIRST_PROBABILITY = "probability"
+_LAST_CHOSEN = ("classes", "probability")
+"""Last column of `classes.csv` before the probabilities: with several classes per image, and with one."""
 
 
 def _predicted_class(facts: PredictionFacts) -> ReadPrediction:
     text = load_text(facts.folder / str(facts.document["classes"]), "utf-8", "surrogateescape")
     head, *lines = csv.reader(io.StringIO(text, newline=""))
-    first = head.index(_FIRST_PROBABILITY) + 1
+    first = next(head.index(name) for name in _LAST_CHOSEN if name in head) + 1
     names = [name.removeprefix("p(").removesuffix(")") for name in head[first:]]
+    if "classes" in head[:first]:
+        return _several_classes(lines, names, first)
     of_id = {
         int(line[0]): (names.index(line[head.index("class")]), np.array(line[first:], np.float64))
         for line in lines
@@ -264,6 +267,26 @@ def _predicted_class(facts: PredictionFacts) -> ReadPrediction:
     def predicted(source: PredictedSource, shown: ShownSource) -> ExampleArrays:
         label, probabilities = of_id[source.id]
         return {"predicted_label": np.array(label), "predicted_probabilities": probabilities}
+
+    return predicted
+
+
+def _several_classes(lines: Sequence[Sequence[str]], names: Sequence[str], first: int) -> ReadPrediction:
+    """Return the function that gives the chosen classes and all probabilities of a source.
+
+    Args:
+        lines: lines of `classes.csv`.
+        names: names of the classes.
+        first: number of the column of the first probability, after the list of the chosen classes.
+    """
+    of_id = {
+        int(line[0]): (json.loads(line[first - 1]), np.array(line[first:], np.float64)) for line in lines
+    }
+
+    def predicted(source: PredictedSource, shown: ShownSource) -> ExampleArrays:
+        chosen, probabilities = of_id[source.id]
+        labels = np.array([name in chosen for name in names], np.uint8)
+        return {"predicted_labels": labels, "predicted_probabilities": probabilities}
 
     return predicted
 

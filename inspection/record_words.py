@@ -131,7 +131,6 @@ TASK_WORDS = {
         "examples with a wrong annotation.",
     ),
     "several classes": TaskWords(
-        trains=False,
         per_class="{records} that a class is in",
         empty="no class",
         unlabelled="no class",

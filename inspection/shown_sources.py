@@ -344,10 +344,22 @@ def boxes_on(shown: ShownSource, boxes: NDArray[np.float64]) -> NDArray[np.float
 
 
 def _true_class(features: Sequence[Decoded], shown: ShownSource, manifest: Manifest) -> ExampleArrays:
+    if any(field.encoding == "classes" for field in manifest.fields):
+        return {"truth_labels": _class_flags(features[0], max(manifest.labels) + 1)}
     label = integer_of(features[0], keys.CLASS_LABEL)
     if label is None:
         raise CorruptFileError(f"{keys.CLASS_LABEL}: expected one class")
     return {"truth_label": np.array(label)}
+
+
+def _class_flags(features: Decoded, classes: int) -> NDArray[np.uint8]:
+    """Return 1 for each class of a picture that may have several, uint8 [class]."""
+    found = np.asarray(features[keys.CLASS_LABEL], np.int64)
+    if len(found) and not 0 <= found.min() <= found.max() < classes:
+        raise CorruptFileError(
+            f"{keys.CLASS_LABEL}: expected classes from 0 to {classes - 1}, got {found.tolist()}"
+        )
+    return np.isin(np.arange(classes), found).astype(np.uint8)
 
 
 def true_classes(features: Sequence[Decoded], shown: ShownSource, manifest: Manifest) -> ExampleArrays:

@@ -14,7 +14,7 @@ from halofeed.schemas.manifest import Manifest, read_manifest
 from halofeed.system.errors import UsageError
 from halofeed.trainer.loaded_run import LoadedRun
 from halofeed.trainer.run_folder import Run
-from halofeed.trainer.task import Host
+from halofeed.trainer.task import Host, is_multi_label
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,9 +41,14 @@ def choose_runs(runs: Sequence[Run], data: str | Path, split: str = "") -> list[
         split: the only split to predict; "" takes all.
 
     Raises:
-        UsageError: the split is unknown, or no split has labels.
+        UsageError: the split is unknown, no split has labels, or an image may have several classes.
     """
     manifest = read_manifest(data)
+    if is_multi_label(manifest):
+        raise UsageError(
+            f"{data}: an image may have several classes, and faults of such labels are not searched for; review the "
+            "data without --run, and see the worst images in the page of `halofeed report RUN`"
+        )
     names = [split] if split else list(manifest.splits)
     labeled = [
         name for name in names if manifest.split(name).records and not manifest.is_for_prediction(name)

@@ -23,7 +23,7 @@ from halofeed.trainer.evaluate import Predicted, Predictor, ScanMetrics
 from halofeed.trainer.mesh import make_mesh
 from halofeed.trainer.record_metadata import SplitMetadata
 from halofeed.trainer.run_folder import Run
-from halofeed.trainer.task import Metrics, check_has_labels, check_no_class_overlap, check_single_label
+from halofeed.trainer.task import Metrics, check_has_labels, check_no_class_overlap, is_multi_label
 from halofeed.trainer.tasks.segmentation import Segmentation
 from halofeed.trainer.training_setup import build_training_setup
 from halofeed.trainer.whole_pictures import has_picture_tiles, whole_picture_metrics
@@ -106,12 +106,19 @@ class LoadedRun:
 
     def check_labels(self) -> None:
         """Raise UsageError if the split has no labels, or others than the model learned."""
-        check_single_label(self._manifest)
         check_has_labels(self._manifest, self._split)
         if self._manifest.task != self.facts.task:
             raise UsageError(
                 f"{self._data}: is for {self._manifest.task}, the model learned {self.facts.task}; name a data set "
                 "for that, or none to measure on the run's own"
+            )
+        if is_multi_label(self._manifest) != self.facts.multi_label:
+            kinds = ("one class per image", "several classes per image")
+            held, learned = kinds[not self.facts.multi_label], kinds[self.facts.multi_label]
+            option = "keep" if self.facts.multi_label else "refuse"
+            raise UsageError(
+                f"{self._data}: has {held}, the model learned {learned}; convert the data with "
+                f"--several-classes {option}"
             )
         if dict(self._manifest.labels) != dict(self.facts.labels):
             raise UsageError(

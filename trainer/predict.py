@@ -7,7 +7,8 @@ OUT/KEY.nii.gz, .png    segmentation: class indices on the grid of the source sc
 OUT/KEY.tif             the same for a picture of tiles with more than 89 million pixels
 OUT/KEY/0/0000.png      segmentation of clips: a picture per clip and frame of a source
 OUT/KEY.geojson         on request, boxes or outlines of classes of each picture of tiles, on the map
-OUT/classes.csv         classification: the most probable class, and the probability of each
+OUT/classes.csv         classification: the most probable class, and the probability of each; where an image may have
+                        several classes, a JSON list of those with a probability of 0.5 or more
 OUT/predictions.html    on request, a page of pictures, which are in OUT/drawn too (halofeed.inspection)
 OUT/.halofeed           list of the files that halofeed wrote (halofeed.storage.owned_files)
 """
@@ -55,6 +56,8 @@ from halofeed.trainer.source_grid import (
     write_tiff,
 )
 from halofeed.trainer.task import DataFacts, Host, valid_host
+from halofeed.trainer.tasks.classification import Classification
+from halofeed.trainer.tasks.multi_label import MultiLabel
 from halofeed.trainer.whole_pictures import (
     BoxCollector,
     ClassCollector,
@@ -174,7 +177,8 @@ def predict_batches(
 
             - detection: `boxes` [batch, n, 4] as shares of the image (ymin, xmin, ymax, xmax), `classes` int [batch, n]
               from 1, `scores` [batch, n] and `num_detections` [batch];
-            - classification: `probabilities` [batch, class] and `label` [batch];
+            - classification: `probabilities` [batch, class] and `label` [batch], or `labels` [batch, class] of 0 and 1
+              where an image may have several classes (`facts.multi_label`);
             - segmentation: `probabilities` [batch, ..., class] or `label` [batch, ...] on the image's grid. Tiles in
               the order of their scans need the least memory.
         data: version folder of the data set.
@@ -193,7 +197,7 @@ def predict_batches(
         JobError: a record of the split was not predicted, or predicted twice.
     """
     metadata, options = SplitMetadata(data, split), options or PredictionOptions()
-    open_writer = writer_of(facts.task, metadata, options)
+    open_writer = writer_of(facts, metadata, options)
     with (
         _result_folder(Path(folder), overwrite).replaced() as temporary,
         open_writer(temporary, metadata, facts.labels) as writer,
@@ -411,30 +415,51 @@ def _listed(files: _GeojsonFiles | None) -> dict[str, Any]:
     return {} if files is None else {"geojson": files.files}
 
 
-class ClassificationWriter(PredictionWriter):
-    """Writer of `classes.csv`: id, key, file, most probable class, its probability, and that of every class."""
+_CLASSES_COLUMN = "classes"
+_CHOSEN_COLUMNS = {False: ("class", "probability"), True: (_CLASSES_COLUMN,)}
+"""Columns of what was chosen, by whether an image may have several classes."""
 
-    def __init__(self, folder: Path, metadata: SplitMetadata, labels: Mapping[int, str]) -> None:
+
+class ClassificationWriter(PredictionWriter):
+    """Writer of `classes.csv`: id, key, file, most probable class, its probability, and that of every class.
+
+    Where an image may have several classes, `classes` is a JSON list of the chosen ones, which `halofeed convert`
+    reads as the classes of a table.
+
+    Args:
+        multi_label: whether an image may have several classes.
+    """
+
+    def __init__(
+        self, folder: Path, metadata: SplitMetadata, labels: Mapping[int, str], multi_label: bool = False
+    ) -> None:
         super().__init__(folder, metadata, labels)
+        self._multi_label = multi_label
         self._names = [labels.get(label, f"class {label}") for label in range(max(labels) + 1)]
         file = folder / CLASSES
         stream = self.enter_context(
             open_path(file, "x", newline="", encoding="utf-8", errors="surrogateescape")
         )
         self._writer = csv.writer(stream)
-        self._writer.writerow(
-            ["id", "key", "source", "class", "probability", *(f"p({name})" for name in self._names)]
-        )
+        chosen = _CHOSEN_COLUMNS[multi_label]
+        self._writer.writerow(["id", "key", "source", *chosen, *(f"p({name})" for name in self._names)])
 
     def add(self, record: RecordMetadata, row: PredictionRow) -> bool:
         """Write one line."""
-        self._write(record, int(row["label"]), row["probabilities"])
+        self._write(record, row["labels"] if self._multi_label else row["label"], row["probabilities"])
         return True
 
-    def _write(self, source: RecordMetadata | TiledSource, label: int, probabilities: NDArray[Any]) -> None:
+    def _write(
+        self, source: RecordMetadata | TiledSource, chosen: NDArray[Any], probabilities: NDArray[Any]
+    ) -> None:
+        """Write the line of an image, of which the label, or 0 or 1 for each class, was chosen."""
         rounded = [round(value, _PROBABILITY_DECIMALS) for value in probabilities.astype(float).tolist()]
         names = source.id, source.key, source.source
-        self._writer.writerow([*names, self._names[label], rounded[label], *rounded])
+        if self._multi_label:
+            found = [self._names[label] for label in np.flatnonzero(chosen).tolist()]
+            self._writer.writerow([*names, json.dumps(found, ensure_ascii=False), *rounded])
+        else:
+            self._writer.writerow([*names, self._names[int(chosen)], rounded[int(chosen)], *rounded])
 
     def finish(self) -> dict[str, Any]:
         """Return the name of the file."""
@@ -444,8 +469,11 @@ class ClassificationWriter(PredictionWriter):
 class WholeClassWriter(ClassificationWriter):
     """Writer of the same file for pictures that are stored as tiles: a line has the mean probabilities of the tiles."""
 
-    def __init__(self, folder: Path, metadata: SplitMetadata, labels: Mapping[int, str]) -> None:
-        super().__init__(folder, metadata, labels)
+    def __init__(
+        self, folder: Path, metadata: SplitMetadata, labels: Mapping[int, str], multi_label: bool = False
+    ) -> None:
+        super().__init__(folder, metadata, labels, multi_label)
+        self._task = (MultiLabel if multi_label else Classification)(labels=tuple(self._names))
         self._collector = ClassCollector(whole_pictures(metadata))
         self.total = len(self._collector.pictures)
 
@@ -455,7 +483,8 @@ class WholeClassWriter(ClassificationWriter):
         if done is None:
             return False
         picture, mean = done
-        self._write(picture, int(mean.argmax()), mean)
+        decided = self._task.decide(mean[None])
+        self._write(picture, decided["labels" if self._multi_label else "label"][0], mean)
         return True
 
 
@@ -623,9 +652,9 @@ MASK_WRITERS: dict[str, type[PredictionWriter]] = {
 OpenWriter = Callable[[Path, SplitMetadata, Mapping[int, str]], PredictionWriter]
 
 
-def writer_of(task: str, metadata: SplitMetadata, options: PredictionOptions) -> OpenWriter:
-    """Return the writer of a task's predictions for the kind of image of a split, and for its tiles."""
-    is_tiled = has_picture_tiles(metadata)
+def writer_of(facts: DataFacts, metadata: SplitMetadata, options: PredictionOptions) -> OpenWriter:
+    """Return the writer of a model's predictions for the kind of image of a split, and for its tiles."""
+    is_tiled, task = has_picture_tiles(metadata), facts.task
     if options.geojson and (not is_tiled or task == "classification"):
         raise UsageError(
             "--geojson: is for boxes and masks of pictures that are stored as tiles (--fit tiles)"
@@ -633,7 +662,8 @@ def writer_of(task: str, metadata: SplitMetadata, options: PredictionOptions) ->
     if task == "detection":
         return partial(WholeDetectionWriter if is_tiled else DetectionWriter, options=options)
     if task == "classification":
-        return WholeClassWriter if is_tiled else ClassificationWriter
+        writer = WholeClassWriter if is_tiled else ClassificationWriter
+        return partial(writer, multi_label=facts.multi_label)
     if is_tiled:
         return partial(WholeMaskWriter, options=options)
     return MASK_WRITERS[metadata.manifest.kind.name]

@@ -31,6 +31,8 @@ class DataFacts:
         mean: mean of each channel, in units of the stored image.
         std: standard deviation of each channel, in the same units.
         ignore_label: label of voxels without ground truth (segmentation); None if there is none.
+        multi_label: an image may have several classes or none (classification); its ground truth is `labels`, not
+            `label`.
         foreground: percentiles 0.5 and 99.5, mean and deviation of labeled voxels; None without these statistics.
     """
 
@@ -42,6 +44,7 @@ class DataFacts:
     std: tuple[float, ...]
     foreground: tuple[float, float, float, float] | None = None
     ignore_label: int | None = None
+    multi_label: bool = False
 
     @property
     def classes(self) -> int:
@@ -77,6 +80,8 @@ class DataFacts:
             std=tuple(document["std"]),
             foreground=tuple(document["foreground"]) if document.get("foreground") else None,
             ignore_label=document.get("ignore_label"),
+            # Runs before multi-label training have no such member.
+            multi_label=bool(document.get("multi_label")),
         )
 
 
@@ -89,12 +94,11 @@ def data_facts(manifest: Manifest, split: str, image_shape: tuple[int, ...] | No
         image_shape: shape of the loader's images, if augmentation changes it.
 
     Raises:
-        UsageError: the split is unknown, empty or without labels, or a voxel or picture has several classes.
+        UsageError: the split is unknown, empty or without labels, or a voxel has several classes.
     """
     check_no_class_overlap(manifest)
     if not manifest.labels:
         raise UsageError(f"{manifest.name}: no labels to learn from; convert it with annotations")
-    check_single_label(manifest)
     if not manifest.split(split).records:
         raise UsageError(f"{manifest.name}: split {split!r} holds no records; train on another")
     check_has_labels(manifest, split)
@@ -108,6 +112,7 @@ def data_facts(manifest: Manifest, split: str, image_shape: tuple[int, ...] | No
         std=normalization.std,
         foreground=_foreground(manifest, split),
         ignore_label=manifest.ignore_label,
+        multi_label=is_multi_label(manifest),
     )
 
 
@@ -127,14 +132,9 @@ def check_has_labels(manifest: Manifest, split: str, option: str = "--split ") -
     )
 
 
-def check_single_label(manifest: Manifest) -> None:
-    """Raise UsageError for a data set whose pictures may have several classes: no task of the trainer supports it."""
-    if any(field.encoding == "classes" for field in manifest.fields):
-        raise UsageError(
-            f"{manifest.name}: its pictures may have several classes, and halofeed's trainer learns one a picture; "
-            "train on the loader's `labels` by a program of your own, or give each picture one class in the table and "
-            "convert it again"
-        )
+def is_multi_label(manifest: Manifest) -> bool:
+    """Return whether an image of a data set may have several classes: batches have `labels` in place of `label`."""
+    return any(field.encoding == "classes" for field in manifest.fields)
 
 
 def check_no_class_overlap(manifest: Manifest) -> None:

@@ -21,8 +21,9 @@ from halofeed.trainer.metrics import AREA_DECIMALS, WholeCocoMetrics
 from halofeed.trainer.record_metadata import RecordMetadata, SplitMetadata
 from halofeed.trainer.source_grid import BOX_DECIMALS, SCORE_DECIMALS, boxes_in_source
 from halofeed.trainer.task import Host, Metrics, valid_host
-from halofeed.trainer.tasks.classification import Classification, ClassificationMetrics
+from halofeed.trainer.tasks.classification import Classification
 from halofeed.trainer.tasks.detection import Detection
+from halofeed.trainer.tasks.multi_label import MultiLabel
 from halofeed.trainer.tasks.segmentation import Segmentation
 from halofeed.trainer.whole_masks import WholeSegmentationMetrics
 
@@ -242,24 +243,23 @@ class ClassCollector:
 class WholeClassMetrics:
     """Metrics of classification of whole pictures by the mean probabilities of their tiles."""
 
-    def __init__(self, task: Classification, metadata: SplitMetadata) -> None:
-        self._metadata, self._metrics = metadata, ClassificationMetrics(task.labels)
+    def __init__(self, task: Classification | MultiLabel, metadata: SplitMetadata) -> None:
+        self._task, self._metadata, self._metrics = task, metadata, task.metrics()
         self._collector = ClassCollector(whole_pictures(metadata))
         self._dropped = metadata.dropped_tiles
         self._tiles = 0
 
     def update(self, predictions: Host, truth: Host) -> NDArray[np.float64]:
-        """Add the valid rows of a batch and return the probability of each tile's true class."""
-        scores = ClassificationMetrics(self._metrics.labels).update(predictions, truth)
+        """Add the valid rows of a batch and return the score of each tile."""
+        scores = self._task.metrics().update(predictions, truth)
         for row in np.flatnonzero(valid_host(truth)).tolist():
             self._tiles += 1
             record = self._metadata.of_id(int(join_id(truth["id"][row])))
             done = self._collector.add(record.key, predictions["probabilities"][row])
             if done is not None:
-                mean = done[1][None]
-                self._metrics.update(
-                    {"probabilities": mean, "label": mean.argmax(1)}, {"label": truth["label"][row : row + 1]}
-                )
+                # All tiles have the classes of their picture.
+                of_row = {key: truth[key][row : row + 1] for key in self._task.truth}
+                self._metrics.update(self._task.decide(done[1][None]), of_row)
         return scores
 
     def result(self) -> dict[str, Any]:
@@ -275,7 +275,7 @@ def whole_picture_metrics(
         return None
     if isinstance(task, Detection):
         return WholeDetectionMetrics(task, metadata, rule or MergeRule())
-    if isinstance(task, Classification):
+    if isinstance(task, Classification | MultiLabel):
         return WholeClassMetrics(task, metadata)
     # Metrics of masks need probabilities to blend.
     if isinstance(task, Segmentation) and task.with_probabilities:

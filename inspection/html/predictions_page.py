@@ -89,7 +89,12 @@ def box_mistakes(example: RunExample) -> Mistakes:
 
 
 def class_mistakes(example: RunExample) -> Mistakes:
-    """Return the probability of the true class."""
+    """Return the probability of the true class; with several classes, that of the least probable right answer."""
+    if "truth_labels" in example.arrays:
+        has = example.array("truth_labels", (None,)).astype(bool)
+        right = np.abs(example.array("predicted_probabilities", (len(has),)) - ~has)
+        differs = has != example.array("predicted_labels", (len(has),)).astype(bool)
+        return Mistakes(score=float(right.min()), count=int(differs.sum()))
     true = example.scalar("truth_label")
     shares = example.array("predicted_probabilities", (None,))
     wrong = true != example.scalar("predicted_label")
@@ -118,7 +123,10 @@ MEASURES: Mapping[str, Measure] = {
         of=box_mistakes,
     ),
     "classification": Measure(
-        name="p(true)", words="the predicted probability of the true class", of=class_mistakes
+        name="p(true)",
+        words="the predicted probability of the true class; where an image may have several, the lowest probability of "
+        "a right answer, yes or no, over the classes",
+        of=class_mistakes,
     ),
     "segmentation": Measure(
         name="mean Dice",

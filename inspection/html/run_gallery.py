@@ -432,7 +432,35 @@ def _placed_boxes(
     return lay_out_boxes(boxes.corners, named, size, dashed=dashed.tolist())
 
 
+def _several_classes(facts: LabelFacts, example: RunExample, side: int) -> DrawnExample:
+    """Draw an image that may have several classes: those that it has, and those that were predicted."""
+    chosen = example.array("predicted_labels", (None,)).astype(bool)
+    shares = np.nan_to_num(example.array("predicted_probabilities", (len(chosen),)).astype(np.float64))
+    true = example.array("truth_labels", (len(chosen),)).astype(bool) if example.is_labelled else None
+    sides = [("predicted ", chosen)] if true is None else [("it has ", true), ("predicted ", chosen)]
+    verdicts = [
+        ("" if number else words, facts.label_name(label), facts.rank(label))
+        for words, flags in sides
+        for number, label in enumerate(np.flatnonzero(flags).tolist()[:_MAX_CLASSES])
+    ]
+    remarks = []
+    if true is not None:
+        missed, extra = int((true & ~chosen).sum()), int((chosen & ~true).sum())
+        remarks = [f"{missed} missed, {extra} extra" if missed + extra else "right"]
+    # The largest errors first, so that a missed class of a low probability is shown too.
+    order = np.argsort(-shares if true is None else -np.abs(true - shares), kind="stable")[
+        :_MAX_CLASSES
+    ].tolist()
+    guesses = [(facts.label_name(at), float(shares[at]), true is not None and bool(true[at])) for at in order]
+    names = [[facts.label_name(at) for at in np.flatnonzero(flags).tolist()] for _, flags in sides]
+    texts = [f"{words}{', '.join(of) or 'no class'}" for (words, _), of in zip(sides, names, strict=True)]
+    frames, kind = _class_frames(facts, example, ", ".join(texts), side)
+    return DrawnExample(rows=[("", frames)], kind=kind, remarks=remarks, guesses=guesses, verdicts=verdicts)
+
+
 def _classification(facts: LabelFacts, example: RunExample, side: int) -> DrawnExample:
+    if "predicted_labels" in example.arrays:
+        return _several_classes(facts, example, side)
     predicted = example.scalar("predicted_label")
     true = example.scalar("truth_label") if example.is_labelled else -1
     remarks = ["right" if true == predicted else "wrong"] if example.is_labelled else []
@@ -448,18 +476,21 @@ def _classification(facts: LabelFacts, example: RunExample, side: int) -> DrawnE
         for words, label in (("it is ", true), ("predicted ", predicted))
         if label != true or example.is_labelled
     ]
-    if KIND_WORDS[facts.kind].in_planes:
-        # A volume is shown by its three planes, without classes over them.
-        frames, kind = [first for _, (first, *_) in _plane_rows(facts, example, None, None, side)], "beside"
-    else:
-        of_truth = f"it is {facts.label_name(true)}, " if example.is_labelled else ""
-        alt = f"{of_truth}predicted as {facts.label_name(predicted)}"
-        alt, caption = f"Example {example.entry.name}: {alt}", KIND_WORDS[facts.kind].caption
-        frames, kind = (
-            [ExamplePicture(**_flat_picture(facts, example, side), alt=alt, caption=caption)],
-            "pair guess",
-        )
+    of_truth = f"it is {facts.label_name(true)}, " if example.is_labelled else ""
+    frames, kind = _class_frames(
+        facts, example, f"{of_truth}predicted as {facts.label_name(predicted)}", side
+    )
     return DrawnExample(rows=[("", frames)], kind=kind, remarks=remarks, guesses=guesses, verdicts=verdicts)
+
+
+def _class_frames(
+    facts: LabelFacts, example: RunExample, words: str, side: int
+) -> tuple[list[ExamplePicture], str]:
+    """Return the pictures of an image without classes over it, described by words, and their CSS classes."""
+    if KIND_WORDS[facts.kind].in_planes:
+        return [first for _, (first, *_) in _plane_rows(facts, example, None, None, side)], "beside"
+    alt, caption = f"Example {example.entry.name}: {words}", KIND_WORDS[facts.kind].caption
+    return [ExamplePicture(**_flat_picture(facts, example, side), alt=alt, caption=caption)], "pair guess"
 
 
 def _guesses(facts: LabelFacts, shares: NDArray[np.float64], true: int) -> list[tuple[str, float, bool]]:

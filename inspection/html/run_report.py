@@ -53,7 +53,10 @@ _METRIC_MEANINGS = {
     "dice": "2 × overlap of truth and prediction, divided by the sum of both; mean over classes",
     "hausdorff95_mm": "95th percentile of the distance between the surfaces; lower is better",
     "hausdorff95_pixels": "95th percentile of the distance between the outlines; lower is better",
+    "mean AUROC": "probability that an image with a class scores higher for it than one without; mean over classes",
 }
+_MEANINGS_OF_TASKS = {("classification", "mAP"): "mean over classes of the average precision"}
+"""Meanings by task and name, where a metric of that name differs between tasks."""
 REPORT = "report.html"
 
 
@@ -234,7 +237,7 @@ def metrics(facts: RunFacts) -> dict[str, Any]:
             name,
             format_metric(value),
             format_metric(other.metrics.get(name)) if other else None,
-            _METRIC_MEANINGS.get(name, ""),
+            _MEANINGS_OF_TASKS.get((facts.task, name), _METRIC_MEANINGS.get(name, "")),
         )
         for name, value in scalar_metrics(last.metrics).items()
     ]

@@ -461,8 +461,8 @@ class RecipeOptions(ClipOptions, VolumeOptions, TileOptions):
     several_classes: Literal["refuse", "keep"] = option(
         "refuse",
         "classification, not from folders: refuse a picture with several classes (in several rows, or in a list), or "
-        "keep all of them; then the loader gives `labels`, a 0 or 1 for each class, and `halofeed train` refuses such "
-        "a data set",
+        "keep all of them; then the loader gives `labels`, a 0 or 1 for each class, and `halofeed train` learns each "
+        "class by itself, as multi-label classification",
         choices=("refuse", "keep"),
         needs=_CLASSES_OF_PICTURES,
     )

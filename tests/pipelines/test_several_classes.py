@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from halofeed.errors import AnnotationsError, UsageError
+from halofeed.errors import AnnotationsError
 from halofeed.inspection.describe_dataset import describe_dataset, describe_record
 from halofeed.inspection.html.report import write_report
 from halofeed.inspection.verify import verify
 from halofeed.inspection.verify_record import record_problems
 from halofeed.loader import Loader
 from halofeed.schemas.manifest import read_manifest
-from halofeed.trainer.task import data_facts
+from halofeed.trainer.task import DataFacts, data_facts
 from tests.support.annotation_writer import draw
 from tests.support.conversions import read_all, run_convert
 from tests.support.parser_check import check_parser
@@ -199,14 +199,15 @@ def test_boxes_have_one_class_each(tmp_path):
     assert done.manifest.labels == {1: "hat"}
 
 
-def test_what_people_look_at_counts_every_class_and_the_trainer_refuses_several(kept, tmp_path):
+def test_what_people_look_at_counts_every_class(kept, tmp_path):
     assert any("hat" in line and " 3 " in line for line in describe_dataset(kept.folder).splitlines())
     assert "labels" in describe_dataset(kept.folder)
     assert "0 coat, 1 hat" in "".join(describe_record(kept.folder, f"train:{number}") for number in range(4))
     text = Path(write_report(kept.folder, tmp_path / "report.html")).read_text()
-    assert "halofeed train" not in text and "1 for each class of a picture" in text
-    with pytest.raises(UsageError, match=r"may have several classes.*trainer learns one a picture"):
-        data_facts(read_manifest(kept.folder), "train")
+    assert "halofeed train" in text and "1 for each class of a picture" in text
+    facts = data_facts(read_manifest(kept.folder), "train")
+    assert facts.multi_label and facts.names == ("coat", "hat", "shoe")
+    assert DataFacts.from_json(facts.to_json()) == facts
 
 
 def test_verify_names_what_is_wrong_with_several_classes(kept):

@@ -104,6 +104,7 @@ class Case:
         batch_size: 4 at least; the second row and the last are not valid.
         devices: how many are used at most; each holds several copies of the parameters.
         norm_parts: parts of the image along each axis in which batch norm has statistics of its own.
+        multi_label: whether an image of classification has several classes.
     """
 
     model: str
@@ -115,11 +116,13 @@ class Case:
     batch_size: int = 4
     devices: int = MANY_DEVICES
     norm_parts: tuple[int, ...] | None = None
+    multi_label: bool = False
 
     def __str__(self) -> str:
         options = {**self.model_options, **self.task_options, **self.layer_options}
         words = (f"{name}={value}".replace(" ", "") for name, value in options.items())
         parts = [] if self.norm_parts is None else [f"norm_parts={self.norm_parts}"]
+        parts += ["multi_label"] if self.multi_label else []
         return " ".join([self.model, "x".join(map(str, self.image_shape)), *words, *parts])
 
     def to_json(self) -> str:
@@ -140,7 +143,8 @@ class Case:
         first, channels = task_named(self.task).first_label_id, range(self.image_shape[-1])
         labels = {label: f"class {label}" for label in range(first, first + self.classes)}
         mean, std = (tuple(a + b * channel for channel in channels) for a, b in ((120.0, -10), (60.0, 5)))
-        return facts_of(self.task, labels, self.image_shape, mean=mean, std=std)
+        more = {"mean": mean, "std": std, "multi_label": self.multi_label}
+        return facts_of(self.task, labels, self.image_shape, **more)
 
     def problem(self, dtype: str) -> TrainingSetup:
         """On one device, all of it in one precision."""
@@ -163,7 +167,9 @@ class Case:
         valid = np.ones(self.batch_size, bool)
         valid[[1, -1]] = False
         batch = {"image": generator.integers(0, 256, shape).astype(np.uint8), "valid": valid}
-        if self.task == "classification":
+        if self.multi_label:
+            batch["labels"] = generator.integers(0, 2, (self.batch_size, self.classes)).astype(np.uint8)
+        elif self.task == "classification":
             batch["label"] = generator.integers(0, self.classes, self.batch_size).astype(np.int32)
         elif self.task == "segmentation":
             batch["label"] = _blocks(generator, shape[:-1], self.classes)

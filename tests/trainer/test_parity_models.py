@@ -30,6 +30,7 @@ FOUR_DEEP, EIGHT_HIGH, TWO_DEEP_AND_HIGH = splits((1, 4, 1, 1, 1), (1, 1, 8, 1, 
 DEPTH_AND_HEIGHT, SIXTEEN_DEEP_AND_HIGH = splits((1, 4, 2, 1, 1), (1, 4, 4, 1, 1))
 
 CLASSIFIER = Case(model="classifier", image_shape=(64, 32, 3))
+MULTI_LABEL = dataclasses.replace(CLASSIFIER, multi_label=True, task_options={"label_smoothing": 0.1})
 VOLUMES = Case(model="classifier", image_shape=(32, 32, 16, 1), model_options={"features": [4, 8, 8, 8, 8]})
 RESNET = Case(model="resnet50", image_shape=(64, 64, 3), model_options={"width": 4, "blocks": [2, 2, 2, 2]})
 SHORT_RESNET = dataclasses.replace(RESNET, model_options={"width": 4, "blocks": [1, 1, 1, 1]})
@@ -64,6 +65,7 @@ def with_options(case: Case, **options: Any) -> Case:
 
 TABLE: list[tuple[Case, list[Split]]] = [
     (CLASSIFIER, PICTURE_SPLITS),
+    (MULTI_LABEL, PICTURE_SPLITS),
     (VOLUMES, VOLUME_SPLITS),
     (RESNET, PICTURE_SPLITS),
     (FULL_RESNET, [TWO_BY_TWO]),
@@ -102,6 +104,7 @@ QUICK = [
 ]
 SLICE = [
     *QUICK,
+    (MULTI_LABEL, TWO_BY_TWO),
     (SHORT_RESNET, EIGHT_ROWS),
     (MOBILENET, FOUR_ROWS),
     (SHORT_RETINANET, TWO_BY_TWO),

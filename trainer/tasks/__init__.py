@@ -13,10 +13,13 @@ from halofeed.trainer.config import import_named, is_untrained, no_detector_of_v
 from halofeed.trainer.task import DataFacts, TrainingTask
 from halofeed.trainer.tasks.classification import Classification
 from halofeed.trainer.tasks.detection import Detection
+from halofeed.trainer.tasks.multi_label import MultiLabel
 from halofeed.trainer.tasks.segmentation import Segmentation
 
 TASKS: dict[str, Callable[..., TrainingTask]] = {
-    "classification": lambda facts, **options: Classification(labels=facts.names, **options),
+    "classification": lambda facts, **options: (MultiLabel if facts.multi_label else Classification)(
+        labels=facts.names, **options
+    ),
     "detection": lambda facts, **options: Detection(labels=facts.names, **options),
     "segmentation": lambda facts, **options: Segmentation(
         labels=facts.names, kind=facts.kind, ignore_label=facts.ignore_label, **options

@@ -46,6 +46,14 @@ class Classification:
         probabilities = jax.nn.softmax(outputs.astype(jnp.promote_types(outputs.dtype, jnp.float32)))
         return {"probabilities": probabilities, "label": jnp.argmax(outputs, -1).astype(jnp.int32)}
 
+    def decide(self, probabilities: NDArray[Any]) -> dict[str, NDArray[Any]]:
+        """Return the predictions for probabilities [batch, class] on the host, such as means over tiles.
+
+        >>> Classification(labels=("hat", "coat")).decide(np.array([[0.2, 0.8]]))["label"].tolist()
+        [1]
+        """
+        return {"probabilities": probabilities, "label": probabilities.argmax(1)}
+
     def metrics(self) -> Metrics:
         """Return empty metrics."""
         return ClassificationMetrics(self.labels)
