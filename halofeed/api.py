@@ -246,7 +246,7 @@ def run_conversion(
     caller: str = "halofeed.convert",
     again: str = "convert again with --overwrite",
 ) -> tuple[Conversion, VersionDifference | None]:
-    """Convert, and print the warning about rejected inputs, because nobody sees the summary of the command.
+    """Convert, and print warnings about rejected inputs and copies, because nobody sees the summary of the command.
 
     Args:
         given: parameters of `convert`.
@@ -263,8 +263,8 @@ def run_conversion(
     parsed, _ = _run("convert", {}, given, beam_options)
     done: Conversion = parsed.conversion
     warning = rejected_warning(done, getattr(parsed, "max_rejected", None), again)
-    if warning and not parsed.quiet:
-        print_status(f"{caller}: {name_parameters(warning)}")
+    for text in [] if parsed.quiet else filter(None, [warning, *parsed.copies]):
+        print_status(f"{caller}: {name_parameters(text)}")
     return done, parsed.changes
 
 

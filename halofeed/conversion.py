@@ -19,6 +19,7 @@ from halofeed.system import signals
 from halofeed.system.addresses import is_remote
 from halofeed.system.console import print_status
 from halofeed.system.errors import UsageError, require_extra
+from halofeed.system.resource_errors import describe_error
 from halofeed.system.wording import plural
 from halofeed.training import unlogged
 
@@ -242,6 +243,8 @@ def run_convert(parsed: argparse.Namespace, beam_arguments: list[str]) -> int:
         summary(done, warn_cut=options.warn_cut, on_loss=options.on_loss, max_rejected=options.max_rejected)
     )
     parsed.changes = _print_changes(options, done) if options.from_ else None
+    # Indexes that another machine wrote may be in a store, and reading them takes long.
+    parsed.copies = [] if beam_arguments else _print_copies(done)
     repeated = request.repeated
     # A manifest has the classes but not the file of their names, which the caller may have forgotten.
     if repeated and repeated.labels not in (None, done.manifest.labels):
@@ -250,6 +253,22 @@ def run_convert(parsed: argparse.Namespace, beam_arguments: list[str]) -> int:
             "names was given then, give it again"
         )
     return 0
+
+
+def _print_copies(done: Conversion) -> list[str]:
+    """Print warnings of copies in several splits and of copies with other labels, and return them."""
+    from halofeed.inspection.review.leak_warning import copy_warnings
+
+    try:
+        found = copy_warnings(done.folder)
+    except Exception as error:
+        # The data set is committed, and no error of a search may make its conversion fail.
+        found = [
+            f"copies were not searched ({describe_error(error)}); `halofeed review {done.folder}` searches them"
+        ]
+    for text in found:
+        print(f"  warning: {text}")
+    return found
 
 
 def _print_changes(options: JobOptions, done: Conversion) -> VersionDifference:

@@ -1,45 +1,35 @@
 """Search of a data set for copies: leaks between splits, copies with other labels, exact and near copies in a split.
 
 Signatures in the indexes show which records are alike (`copy_search`). Where they leave a doubt, the pixels decide
-(`same_pixels`). `copy_labels` compares their labels. Copies of copies form a group, and each group is one suspect.
+(`copy_groups`). `copy_labels` compares their labels. Copies of copies form a group, and each group is one suspect.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
 from halofeed.inspection.review.copy_labels import Likeness, differing_labels
-from halofeed.inspection.review.copy_search import (
-    Pairs,
-    find_pairs,
-    is_certain,
-    turn_back,
-    turned,
-)
 from halofeed.inspection.review.reviewed_set import ReviewedSet
-from halofeed.inspection.review.same_pixels import Gray, show_the_same, to_compared
 from halofeed.inspection.review.suspects import Suspect, SuspectKind
 from halofeed.inspection.stored_records import integer_of, stored_image
 from halofeed.prep.annotations.unlabeled import UNLABELED_SPLIT
+from halofeed.prep.voxels.copy_groups import CopyGroup, are_copies, doubtful_pairs, group_pairs
+from halofeed.prep.voxels.copy_search import Pairs, find_pairs, is_certain
+from halofeed.prep.voxels.same_pixels import Gray, to_compared
 from halofeed.prep.voxels.signatures import Signatures, unpack_signatures
 from halofeed.schemas import keys
-from halofeed.schemas.manifest import Manifest
 from halofeed.system.wording import plural
 
-MOST_COMPARED = 5_000
-"""Pairs whose pixels are compared, the most alike first: 1 minute."""
 _KEPT_PICTURES = 2_000
 """Decoded pictures of 36 KiB that are kept for further pairs."""
 _SAME_OBJECTS = 0.98
 """Correlation of details from which two pictures show the same objects."""
-_WHOLE = 0.01
-"""Largest share of a side that a copy may lack and still show all objects."""
 
 
 class CopyKind(SuspectKind):
@@ -67,23 +57,6 @@ class CopyKind(SuspectKind):
     )
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class CopyGroup:
-    """Records that are copies of each other, directly or by other copies.
-
-    Args:
-        records: their numbers, in order.
-        similarity: the least correlation of details of a pair that links them.
-        is_changed: whether a pair is turned, mirrored or a part.
-        is_part: whether a record may show less than another one.
-    """
-
-    records: tuple[int, ...]
-    similarity: float
-    is_changed: bool
-    is_part: bool
-
-
 def find_copies(reviewed: ReviewedSet) -> Iterator[Suspect]:
     """Yield a suspect for each group of copies, and another one if their labels differ.
 
@@ -92,18 +65,23 @@ def find_copies(reviewed: ReviewedSet) -> Iterator[Suspect]:
     copies of each other only.
     """
     for group in copy_groups(reviewed):
-        for part in _without_unlabeled(reviewed.manifest, reviewed.split_numbers, group):
+        for part in without_unlabeled(reviewed, group):
             yield from _suspects_of(reviewed, part)
 
 
-def copy_groups(reviewed: ReviewedSet) -> list[CopyGroup]:
-    """Return the groups of copies, ordered by their first records."""
-    words = reviewed.signatures
-    signatures = unpack_signatures(words)
+def copy_groups(reviewed: ReviewedSet, *, within_splits: bool = True) -> list[CopyGroup]:
+    """Return the groups of copies, ordered by their first records.
+
+    Args:
+        within_splits: whether the pixels of doubtful pairs in one split are compared, too.
+    """
+    signatures = unpack_signatures(reviewed.signatures)
+    planes, splits = signatures.thumbnails.shape[1], reviewed.split_numbers
     pairs = find_pairs(signatures)
-    pairs = pairs.take(~_belong_together(pairs, signatures, reviewed.split_numbers))
-    planes = signatures.thumbnails.shape[1]
-    return _grouped(_confirmed(reviewed, pairs, planes))
+    pairs = pairs.take(~_belong_together(pairs, signatures, splits))
+    if not within_splits:
+        pairs = pairs.take(is_certain(pairs, planes) | (splits[pairs.first] != splits[pairs.second]))
+    return group_pairs(_confirmed(reviewed, pairs, planes))
 
 
 def _belong_together(
@@ -117,30 +95,21 @@ def _belong_together(
 
 def _confirmed(reviewed: ReviewedSet, pairs: Pairs, planes: int) -> Pairs:
     """Return the pairs that are certain, and those of which the pixels show it; scans and clips have no others."""
-    certain = is_certain(pairs, planes)
-    if planes > 1:
-        return pairs.take(certain)
-    doubtful = np.flatnonzero(~certain)
-    if (left := len(doubtful) - MOST_COMPARED) > 0:
+    copies = is_certain(pairs, planes)
+    doubtful, left = doubtful_pairs(pairs, planes, reviewed.most_compared)
+    if left:
         reviewed.not_searched.append(
             f"{plural(left, 'pair')} of records whose signatures are less alike, because the pixels of "
-            f"{MOST_COMPARED:,} pairs were compared"
+            f"{reviewed.most_compared:,} pairs were compared"
         )
-    doubtful = doubtful[np.argsort(-pairs.scores[doubtful], kind="stable")][:MOST_COMPARED]
-    # Pairs in the order of their records read each record once or twice.
-    doubtful = doubtful[np.lexsort((pairs.second[doubtful], pairs.first[doubtful]))]
 
     @lru_cache(maxsize=_KEPT_PICTURES)
     def picture(record: int) -> Gray | None:
         return _picture(reviewed, record)
 
     for at in doubtful.tolist():
-        first, second = picture(int(pairs.first[at])), picture(int(pairs.second[at]))
-        if first is None or second is None:
-            continue
-        back = np.ascontiguousarray(turned(second, turn_back(int(pairs.turns[at]))))
-        certain[at] = show_the_same(first, back, pairs.rows[at], pairs.columns[at])
-    return pairs.take(certain)
+        copies[at] = are_copies(pairs, at, picture(int(pairs.first[at])), picture(int(pairs.second[at])))
+    return pairs.take(copies)
 
 
 def _picture(reviewed: ReviewedSet, record: int) -> Gray | None:
@@ -156,43 +125,9 @@ def _picture(reviewed: ReviewedSet, record: int) -> Gray | None:
     return to_compared(image[:height, :width])
 
 
-def _grouped(pairs: Pairs) -> list[CopyGroup]:
-    """Return the connected groups of pairs."""
-    parents: dict[int, int] = {}
-
-    def root(record: int) -> int:
-        while (above := parents.setdefault(record, record)) != record:
-            parents[record] = parents[above]
-            record = above
-        return record
-
-    for first, second in zip(pairs.first.tolist(), pairs.second.tolist(), strict=True):
-        low, high = sorted((root(first), root(second)))
-        parents[high] = low
-    members: dict[int, list[int]] = {}
-    for record in sorted(parents):
-        members.setdefault(root(record), []).append(record)
-    cut = np.maximum(pairs.rows[:, 0] + 1 - pairs.rows[:, 1], pairs.columns[:, 0] + 1 - pairs.columns[:, 1])
-    parts, scores = cut > _WHOLE, pairs.scores
-    changed = parts | (pairs.turns > 0)
-    links: dict[int, list[int]] = {}
-    for number, first in enumerate(pairs.first.tolist()):
-        links.setdefault(root(first), []).append(number)
-    return [
-        CopyGroup(
-            records=tuple(records),
-            similarity=float(scores[links[first]].min()),
-            is_changed=bool(changed[links[first]].any()),
-            is_part=bool(parts[links[first]].any()),
-        )
-        for first, records in sorted(members.items())
-    ]
-
-
-def _without_unlabeled(
-    manifest: Manifest, split_numbers: NDArray[np.int64], group: CopyGroup
-) -> Iterator[CopyGroup]:
+def without_unlabeled(reviewed: ReviewedSet, group: CopyGroup) -> Iterator[CopyGroup]:
     """Yield the records of a group without those that only a prediction uses, and then these by split."""
+    manifest, split_numbers = reviewed.manifest, reviewed.split_numbers
     names = list(manifest.splits)
     parts: dict[str, list[int]] = {"": []}
     for record in group.records:
@@ -203,8 +138,7 @@ def _without_unlabeled(
 
 
 def _suspects_of(reviewed: ReviewedSet, group: CopyGroup) -> Iterator[Suspect]:
-    contents = {reviewed.content(record) for record in group.records}
-    is_exact = len(contents) == 1 and b"" not in contents
+    is_exact = _is_exact(reviewed, group)
     names = list(reviewed.manifest.splits)
     splits = Counter(names[reviewed.split_numbers[record]] for record in group.records)
     kind = CopyKind.LEAK if len(splits) > 1 else CopyKind.EXACT if is_exact else CopyKind.NEAR
@@ -213,15 +147,20 @@ def _suspects_of(reviewed: ReviewedSet, group: CopyGroup) -> Iterator[Suspect]:
     how += ", a part" if group.is_part else ", turned or mirrored" if group.is_changed else ""
     places = tuple(map(reviewed.place, group.records))
     yield Suspect(kind=kind, places=places, score=float(len(places)), words=f"{counted}; {how}")
-    likeness = _likeness(group, is_exact=is_exact)
-    if words := differing_labels(reviewed, group.records, likeness):
+    if words := differing_labels(reviewed, group.records, likeness_of(reviewed, group)):
         yield Suspect(
             kind=CopyKind.OTHER_LABELS, places=places, score=float(len(places)), words=f"{words}; {how}"
         )
 
 
-def _likeness(group: CopyGroup, *, is_exact: bool) -> Likeness:
+def _is_exact(reviewed: ReviewedSet, group: CopyGroup) -> bool:
+    """Return whether all records of a group have the same stored pixels."""
+    contents = {reviewed.content(record) for record in group.records}
+    return len(contents) == 1 and b"" not in contents
+
+
+def likeness_of(reviewed: ReviewedSet, group: CopyGroup) -> Likeness:
     """Return how far all records of a group are alike."""
     if group.is_part or group.similarity < _SAME_OBJECTS:
         return Likeness.SCENE
-    return Likeness.PIXELS if is_exact and not group.is_changed else Likeness.OBJECTS
+    return Likeness.PIXELS if _is_exact(reviewed, group) and not group.is_changed else Likeness.OBJECTS

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from halofeed.inspection.dataset_files import DatasetFiles, open_files, open_manifest
 from halofeed.inspection.review.suspects import RecordPlace
 from halofeed.inspection.stored_records import StoredShard, text_of
+from halofeed.prep.voxels.copy_groups import MOST_COMPARED
 from halofeed.schemas import keys
 from halofeed.schemas.manifest import Manifest, Shard
 from halofeed.schemas.tfexample import Decoded
@@ -32,12 +33,16 @@ class ReviewedSet:
 
     Args:
         path: folder or address of the data set's version.
+        most_compared: pairs of pictures whose pixels the search for copies compares at most.
 
     Attributes:
         not_searched: what the searches of this set left out, and why; they add to it.
     """
 
-    def __init__(self, path: str | os.PathLike[str] | DatasetFiles) -> None:
+    def __init__(
+        self, path: str | os.PathLike[str] | DatasetFiles, most_compared: int = MOST_COMPARED
+    ) -> None:
+        self.most_compared = most_compared
         self.files = open_files(path)
         self.manifest: Manifest = open_manifest(self.files)
         self._opened: dict[str, StoredShard] = {}

@@ -10,19 +10,19 @@ import pytest
 from numpy.typing import NDArray
 
 import halofeed
-from halofeed.inspection.review import copies as copy_groups
-from halofeed.inspection.review.copies import CopyKind
-from halofeed.inspection.review.copy_search import (
+from halofeed.inspection.review.copies import CopyKind, find_copies
+from halofeed.inspection.review.review import Review, review_dataset
+from halofeed.inspection.review.reviewed_set import ReviewedSet
+from halofeed.inspection.review.suspects import Suspect
+from halofeed.pipelines import shard_writer
+from halofeed.prep.voxels import signatures
+from halofeed.prep.voxels.copy_search import (
     find_pairs,
     shows_something,
     turn_back,
     turn_by_both,
     turned,
 )
-from halofeed.inspection.review.review import Review, review_dataset
-from halofeed.inspection.review.suspects import Suspect
-from halofeed.pipelines import shard_writer
-from halofeed.prep.voxels import signatures
 from halofeed.prep.voxels.signatures import Signatures, sign_picture, sign_stack, unpack_signatures
 from tests.support.conversions import halofeed_here, run_convert
 
@@ -283,13 +283,14 @@ def test_boxes_of_exact_copies_are_compared_by_their_corners(tmp_path: Path) -> 
     assert group == {"0a", "0b"} and words == "a box of 'hat' overlaps those of another one by 0% at most"
 
 
-def test_doubtful_pairs_beyond_the_limit_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doubtful_pairs_beyond_the_limit_are_counted(tmp_path: Path) -> None:
     for number in range(4):
         write(tmp_path / "in", f"a/{number}.png", draw(number))
         write(tmp_path / "in", f"a/part{number}.png", PLANTED["cropped at a corner"](draw(number)))
     assert not reviewed(tmp_path).not_searched
-    monkeypatch.setattr(copy_groups, "MOST_COMPARED", 1)
-    (text,) = review_dataset(tmp_path / "drawn" / "1.0.0").not_searched
+    limited = ReviewedSet(tmp_path / "drawn" / "1.0.0", most_compared=1)
+    list(find_copies(limited))
+    (text,) = limited.not_searched
     assert "pairs of records whose signatures are less alike" in text and "of 1 pairs were compared" in text
 
 
