@@ -1232,7 +1232,7 @@ def train(
     seed: int | None = None,
     optimizer: Literal['sgd', 'adam', 'adamw', 'lamb', 'lars'] | None = None,
     learning_rate: float | None = None,
-    schedule: Literal['cosine', 'manual_step', 'exponential', 'constant'] | None = None,
+    schedule: Literal['cosine', 'polynomial', 'manual_step', 'exponential', 'constant'] | None = None,
     compute_dtype: Literal['bfloat16', 'float32'] | None = None,
     remat: bool | None = None,
     cores_per_replica: int | None = None,

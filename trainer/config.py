@@ -32,7 +32,9 @@ from halofeed.trainer.pipeline_config import read_pipeline
 _MAX_FILE_BYTES = 1 << 20
 COMPUTE_DTYPES = ("bfloat16", "float32")
 OPTIMIZER_NAMES = ("sgd", "adam", "adamw", "lamb", "lars")
-SCHEDULE_NAMES = ("cosine", "manual_step", "exponential", "constant")
+SCHEDULE_NAMES = ("cosine", "polynomial", "manual_step", "exponential", "constant")
+FALLING_TO_ZERO = ("cosine", "polynomial")
+"""Schedules that reach 0 at the end of the run, and so depend on its length."""
 NORMALIZATIONS = ("dataset", "foreground", "caffe", "tf")
 NORM_SCOPES = ("global", "replica", "core")
 DEFAULT_CONFIGS = {
@@ -66,10 +68,12 @@ class TrainConfig:
         backbone_weights: file of keras.applications weights (.weights.h5, .h5); "" initializes the weights at random.
         init: run whose weights are the initial ones, by its best checkpoint, or RUN/checkpoints/00000100 for another
             one. Its classes may differ; then the outputs per class are new.
-        schedule_steps: steps over which a cosine falls; 0 takes `steps`. With 150 a run of 100 steps can be continued
-            to 150, and is the same as one of 150 steps.
+        nesterov: with sgd, apply the momentum once more to each update, as nnU-Net does with momentum 0.99.
+        schedule_steps: steps over which a cosine or polynomial falls; 0 takes `steps`. With 150 a run of 100 steps can
+            be continued to 150, and is the same as one of 150 steps.
         warmup_learning_rate: rate at step 0; it rises linearly to `learning_rate` at `warmup_steps`.
         hold_steps: number of steps at the highest rate, between warm-up and cosine.
+        schedule_power: exponent of a polynomial rate; 0 takes 0.9, as DeepLab and nnU-Net do.
         boundaries: steps at which the rate of manual_step changes.
         rates: rates of manual_step: rates[i] applies from step boundaries[i - 1].
         decay_steps: steps in which an exponential rate falls by the factor `decay_rate`.
@@ -124,12 +128,14 @@ class TrainConfig:
 
     optimizer: str = option("sgd", "name of the optimizer", choices=OPTIMIZER_NAMES)
     momentum: float = 0.9
+    nesterov: bool = False
     learning_rate: float = option(0.05, "highest learning rate", brief=True)
     schedule: str = option("cosine", "change of the rate after its warm-up", choices=SCHEDULE_NAMES)
     warmup_steps: int = 0
     warmup_learning_rate: float = 0.0
     hold_steps: int = 0
     schedule_steps: int = 0
+    schedule_power: float = 0.0
     boundaries: tuple[int, ...] = ()
     rates: tuple[float, ...] = ()
     decay_steps: int = 0
@@ -207,6 +213,7 @@ class TrainConfig:
         natural = (
             *("seed", "warmup_steps", "hold_steps", "schedule_steps", "base_batch_size", "evaluate_every"),
             *("evaluate_batch_size", "checkpoint_every", "warmup_learning_rate", "weight_decay", "clip_norm"),
+            "schedule_power",
         )
         choices = {
             "optimizer": OPTIMIZER_NAMES,
@@ -237,7 +244,7 @@ class TrainConfig:
 
     @property
     def schedule_updates(self) -> int:
-        """Updates over which a cosine falls.
+        """Updates over which a cosine or polynomial falls.
 
         >>> TrainConfig(steps=150, schedule_steps=100, accumulate_steps=4).schedule_updates
         25
@@ -419,7 +426,8 @@ def configure(
 ) -> TrainConfig:
     """Return a config, or that of a name, with changes as of `TrainConfig.changed`, and print what follows from them.
 
-    Where a change makes the run shorter than the warm-up of a cosine, the warm-up becomes a fifth of the run.
+    Where a change makes the run shorter than the warm-up of a cosine or polynomial, the warm-up becomes a fifth of the
+    run.
 
     >>> configure("retinanet_resnet50_fpn_640", ["steps=10"]).warmup_steps
     2
@@ -428,7 +436,8 @@ def configure(
     changed, warmup = config.changed(settings, **changes), config.warmup_steps
     before, updates = (one.schedule_updates for one in (config, changed))
     # A recipe whose own steps are fewer than its warm-up is a mistake, and is refused elsewhere.
-    if updates < warmup <= before and (changed.schedule, changed.warmup_steps) == ("cosine", warmup):
+    depends = changed.schedule in FALLING_TO_ZERO and changed.warmup_steps == warmup
+    if updates < warmup <= before and depends:
         changed = changed.changed(warmup_steps=updates // 5)
         line = f"a fifth of this run's {updates} updates, in place of {warmup}"
         lines = [*lines, f"warmup_steps = {changed.warmup_steps}, {line}"]

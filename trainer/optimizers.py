@@ -12,8 +12,9 @@ import optax  # type: ignore[import-untyped]
 
 from halofeed.system.errors import UsageError
 from halofeed.system.wording import plural
-from halofeed.trainer.config import TrainConfig
+from halofeed.trainer.config import FALLING_TO_ZERO, TrainConfig
 
+POLYNOMIAL_POWER = 0.9
 Schedule = Callable[[jax.Array | int], jax.Array]
 """Function from the number of updates to the learning rate of the next one, a scalar."""
 
@@ -46,11 +47,7 @@ def cosine_with_warmup(
     >>> [round(float(rate(step)), 7) for step in (0, 1000, 2000, 13500, 25000)]
     [0.013333, 0.0266665, 0.04, 0.02, 0.0]
     """
-    if total_steps < warmup_steps:
-        raise UsageError(
-            f"warm-up steps: expected at most the {total_steps} updates of the run, got {warmup_steps}; "
-            f"take more steps, or shorten the warm-up: --set warmup_steps={total_steps // 5}"
-        )
+    _check_warmup(warmup_steps, total_steps)
     held_until = min(warmup_steps + hold_steps, total_steps)
     falling = total_steps - held_until
     # Optax refuses a decay over 0 steps.
@@ -58,6 +55,30 @@ def cosine_with_warmup(
     if held_until == warmup_steps:
         return _warmed_up(base, warmup_rate, warmup_steps, parts, [])
     return _warmed_up(base, warmup_rate, warmup_steps, [optax.constant_schedule(base), *parts], [held_until])
+
+
+def polynomial_with_warmup(
+    *, base: float, total_steps: int, power: float = POLYNOMIAL_POWER, warmup_rate: float, warmup_steps: int
+) -> Schedule:
+    """Return a schedule that rises linearly to `base` and then falls as base * (1 - step / total) ** power.
+
+    Steps count from the end of the warm-up, and so does the total. From `total_steps` on the rate is 0.
+
+    Raises:
+        UsageError: `base` is below `warmup_rate`, or `total_steps` below `warmup_steps`.
+
+    Source: Chen et al., "DeepLab", 2016 (arXiv 1606.00915), section 4.1, the "poly" rate, with power 0.9; nnU-Net's
+    PolyLRScheduler, which counts epochs of 250 steps where this one counts steps.
+
+    >>> rate = polynomial_with_warmup(base=0.01, total_steps=1000, warmup_rate=0, warmup_steps=0)
+    >>> [round(float(rate(step)), 6) for step in (0, 500, 999, 1000, 2000)]
+    [0.01, 0.005359, 2e-05, 0.0, 0.0]
+    """
+    _check_warmup(warmup_steps, total_steps)
+    falling = total_steps - warmup_steps
+    # Optax treats a polynomial over 0 steps as a constant.
+    part = optax.polynomial_schedule(base, 0.0, power, falling) if falling else optax.constant_schedule(0.0)
+    return _warmed_up(base, warmup_rate, warmup_steps, [part], [])
 
 
 def manual_step(*, boundaries: Sequence[int], rates: Sequence[float], warmup: bool = False) -> Schedule:
@@ -178,6 +199,9 @@ SCHEDULES: dict[str, Callable[[TrainConfig, int], Schedule]] = {
     "cosine": lambda config, updates: cosine_with_warmup(
         total_steps=updates, hold_steps=config.hold_steps, **_warm_up(config)
     ),
+    "polynomial": lambda config, updates: polynomial_with_warmup(
+        total_steps=updates, power=config.schedule_power or POLYNOMIAL_POWER, **_warm_up(config)
+    ),
     "manual_step": _manual_step,
     "exponential": lambda config, updates: exponential(
         decay_steps=config.decay_steps, decay_rate=config.decay_rate, **_warm_up(config)
@@ -187,11 +211,13 @@ SCHEDULES: dict[str, Callable[[TrainConfig, int], Schedule]] = {
 """Functions that make a schedule from a config and its number of updates."""
 
 ONLY_OF = {
-    **dict.fromkeys(("hold_steps", "schedule_steps"), "cosine"),
-    **dict.fromkeys(("boundaries", "rates"), "manual_step"),
-    **dict.fromkeys(("decay_steps", "decay_rate"), "exponential"),
+    "hold_steps": ("cosine",),
+    "schedule_steps": FALLING_TO_ZERO,
+    "schedule_power": ("polynomial",),
+    **dict.fromkeys(("boundaries", "rates"), ("manual_step",)),
+    **dict.fromkeys(("decay_steps", "decay_rate"), ("exponential",)),
 }
-"""Settings that only one schedule uses."""
+"""Settings that only some schedules use, with their names."""
 
 
 def build_schedule(config: TrainConfig) -> Schedule:
@@ -204,11 +230,12 @@ def build_schedule(config: TrainConfig) -> Schedule:
     Raises:
         UsageError: settings that contradict each other or belong to another schedule.
     """
-    for name, schedule in ONLY_OF.items():
+    for name, schedules in ONLY_OF.items():
         # A setting without effect is a mistake of the user.
-        if getattr(config, name) and schedule != config.schedule:
+        if getattr(config, name) and config.schedule not in schedules:
             raise UsageError(
-                f"{name.replace('_', ' ')}: belongs to the schedule {schedule}, not {config.schedule}; leave it out"
+                f"{name.replace('_', ' ')}: belongs to the schedule {' or '.join(schedules)}, not {config.schedule}; "
+                "leave it out"
             )
     shortest = min(config.steps, config.schedule_steps or config.steps)
     if shortest < config.accumulate_steps:
@@ -217,6 +244,14 @@ def build_schedule(config: TrainConfig) -> Schedule:
             f"{config.accumulate_steps}"
         )
     return SCHEDULES[config.schedule](config, config.schedule_updates)
+
+
+def _check_warmup(warmup_steps: int, total_steps: int) -> None:
+    if total_steps < warmup_steps:
+        raise UsageError(
+            f"warm-up steps: expected at most the {total_steps} updates of the run, got {warmup_steps}; "
+            f"take more steps, or shorten the warm-up: --set warmup_steps={total_steps // 5}"
+        )
 
 
 def _warmed_up(
@@ -256,7 +291,9 @@ def _with_l2(config: TrainConfig, optimizer: optax.GradientTransformation) -> op
 
 OPTIMIZERS: dict[str, Callable[[TrainConfig, Schedule], optax.GradientTransformation]] = {
     # Optax keeps a state of zeros for a momentum of 0, and none for None.
-    "sgd": lambda config, rate: _with_l2(config, optax.sgd(rate, momentum=config.momentum or None)),
+    "sgd": lambda config, rate: _with_l2(
+        config, optax.sgd(rate, momentum=config.momentum or None, nesterov=config.nesterov)
+    ),
     "adam": lambda config, rate: _with_l2(config, optax.adam(rate, b1=config.momentum)),
     "adamw": lambda config, rate: optax.adamw(
         rate, b1=config.momentum, weight_decay=config.weight_decay, mask=decayed
@@ -286,9 +323,14 @@ def build_optimizer(config: TrainConfig) -> tuple[optax.GradientTransformation, 
     `OPTIMIZERS[config.optimizer]`. Parameters change only at updates.
 
     Raises:
-        UsageError: the schedule's settings are invalid (`build_schedule`).
+        UsageError: the schedule's settings are invalid (`build_schedule`), or the optimizer has no Nesterov momentum.
     """
     schedule = build_schedule(config)
+    if config.nesterov and (config.optimizer != "sgd" or not config.momentum):
+        raise UsageError(
+            f"nesterov: needs the optimizer sgd with a momentum above 0, got {config.optimizer} with "
+            f"{config.momentum:g}; take --set optimizer=sgd --set momentum=0.99, or leave it out"
+        )
     optimizer = OPTIMIZERS[config.optimizer](config, schedule)
     if config.clip_norm:
         optimizer = optax.chain(optax.clip_by_global_norm(config.clip_norm), optimizer)

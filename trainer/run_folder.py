@@ -36,7 +36,7 @@ from halofeed.system.console import print_status
 from halofeed.system.errors import UsageError
 from halofeed.system.wording import plural
 from halofeed.trainer.checkpoint import Checkpoints, saved_steps
-from halofeed.trainer.config import TrainConfig
+from halofeed.trainer.config import FALLING_TO_ZERO, TrainConfig
 from halofeed.trainer.optimizers import build_optimizer, build_schedule
 from halofeed.trainer.step import TrainingSetup, Variables, abstract_state
 from halofeed.trainer.task import DataFacts
@@ -374,18 +374,18 @@ def _changed_length(old: TrainConfig, new: TrainConfig, saved: int) -> str:
         for name in sorted(_LENGTH_FIELDS, reverse=True)
         if getattr(old, name) != getattr(new, name)
     )
-    if new.schedule != "cosine":
+    if new.schedule not in FALLING_TO_ZERO:
         return f"{changed}; the learning rate is {new.schedule} and does not depend on it"
     before, after = (
         f"{float(build_schedule(config)(saved // config.accumulate_steps)):g}" for config in (old, new)
     )
     here = f"at step {saved + 1}"
     old_length, new_length = (config.schedule_steps or config.steps for config in (old, new))
-    cosine = f"follows the cosine of {plural(new_length, 'step')}"
+    curve = f"follows the {new.schedule} of {plural(new_length, 'step')}"
     if old_length == new_length:
-        return f"{changed}; the learning rate still {cosine}: {after} {here}"
+        return f"{changed}; the learning rate still {curve}: {after} {here}"
     return (
-        f"{changed}; the learning rate {cosine} from here on: {after} {here}; with --set schedule_steps={old_length} "
+        f"{changed}; the learning rate {curve} from here on: {after} {here}; with --set schedule_steps={old_length} "
         f"it follows that of {plural(old_length, 'step')}: {before}"
     )
 

@@ -308,6 +308,7 @@ EXCEPTIONS: dict[str, str] = {
         (
             "trainer/optimizers.py: decay steps: expected 1 or more, got {}; pass --set decay_steps=100000",
             "trainer/optimizers.py: warm-up steps: expected at most the {} updates of the run, got {}; take",
+            "trainer/optimizers.py: nesterov: needs the optimizer sgd with a momentum above 0, got {} with",
             "trainer/optimizers.py: decay rate: expected more than 0 and less than 1, got {}; pass --set",
         ),
         "tests/trainer/test_optimizers.py has these settings",

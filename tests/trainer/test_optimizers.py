@@ -19,6 +19,7 @@ from halofeed.trainer.optimizers import (
     constant_with_warmup,
     cosine_with_warmup,
     manual_step,
+    polynomial_with_warmup,
 )
 
 Arrays = dict[str, np.ndarray[Any, Any]]
@@ -183,6 +184,50 @@ def test_cosine_equals_the_formula_at_every_step(data):
 
 @settings(max_examples=40, deadline=None)
 @given(st.data())
+def test_polynomial_equals_the_formula_at_every_step(data):
+    total = data.draw(st.integers(1, 40))
+    warm = data.draw(st.integers(0, total))
+    base, power = data.draw(st.floats(0.01, 10)), data.draw(st.floats(0.5, 2))
+    low = base * data.draw(st.floats(0, 1))
+    schedule = polynomial_with_warmup(
+        base=base, total_steps=total, power=power, warmup_rate=low, warmup_steps=warm
+    )
+    expected = [
+        low + step * (base - low) / warm
+        if step < warm
+        else base * (1 - (step - warm) / (total - warm)) ** power
+        if step < total
+        else 0.0
+        for step in range(50)
+    ]
+    np.testing.assert_allclose(schedule(jnp.arange(50)), expected, rtol=1e-4, atol=1e-6 * base)
+
+
+def test_a_polynomial_has_the_exponent_0_9_and_the_length_of_the_run_unless_told_otherwise():
+    config = TrainConfig(steps=40, accumulate_steps=2, learning_rate=0.01, schedule="polynomial")
+    rates = [float(build_schedule(config)(update)) for update in (0, 10, 20)]
+    assert rates == pytest.approx([0.01, 0.01 * 0.5**0.9, 0.0])
+    longer = build_schedule(config.changed(schedule_steps=80, schedule_power=1.0))
+    assert [float(longer(update)) for update in (0, 10, 20)] == pytest.approx([0.01, 0.0075, 0.005])
+
+
+def test_nesterov_momentum_is_that_of_torch_and_needs_sgd() -> None:
+    gradients = [tree(seed) for seed in (1, 2, 3)]
+    weight, velocity = tree(0)["scale"], np.zeros(5)
+    # torch.optim.SGD(nesterov=True): the velocity is applied once more to the update (Sutskever et al., 2013).
+    for rate, gradient in zip(RATES, gradients, strict=True):
+        velocity = 0.99 * velocity + gradient["scale"]
+        weight = weight - rate * (gradient["scale"] + 0.99 * velocity)
+    with jax.enable_x64(True):
+        found, _ = run(config("sgd", nesterov=True, momentum=0.99), tree(0), gradients)
+    np.testing.assert_allclose(found["scale"], weight, rtol=1e-9)
+    for changes in ({"optimizer": "adam"}, {"optimizer": "sgd", "momentum": 0.0}):
+        with pytest.raises(UsageError, match=r"take --set optimizer=sgd --set momentum=0\.99"):
+            build_optimizer(TrainConfig(nesterov=True, **changes))
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.data())
 def test_manual_step_equals_the_formula_at_every_step(data):
     boundaries = sorted(data.draw(st.sets(st.integers(1, 30), max_size=5)))
     rate = st.one_of(st.just(0.0), st.floats(1e-3, 1))
@@ -237,6 +282,8 @@ def test_settings_that_contradict_each_other_are_refused():
         ({"boundaries": (5,)}, "boundaries: belongs to the schedule manual_step, not cosine"),
         ({"rates": (5.0,)}, "rates: belongs to the schedule manual_step"),
         ({"schedule": "constant", "hold_steps": 3}, "hold steps: belongs to the schedule cosine"),
+        ({"schedule": "constant", "schedule_steps": 3}, "belongs to the schedule cosine or polynomial"),
+        ({"schedule_power": 2.0}, "schedule power: belongs to the schedule polynomial, not cosine"),
         ({"schedule": "exponential"}, "decay steps: expected 1 or more, got 0"),
         (
             {"schedule": "exponential", "decay_steps": 9, "decay_rate": 1.0},
