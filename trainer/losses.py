@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import jax
@@ -160,6 +160,45 @@ def cross_entropy(logits: jax.Array, label: jax.Array, *, ignore_label: int | No
     known = label != ignore_label
     voxels = jnp.sum(known, space).astype(losses.dtype)
     return jnp.sum(jnp.where(known, losses, 0), space) / jnp.maximum(voxels, 1)
+
+
+def weighted_cross_entropy(
+    logits: jax.Array,
+    label: jax.Array,
+    weights: Sequence[float],
+    counts: jax.Array,
+    *,
+    ignore_label: int | None = None,
+) -> jax.Array:
+    """Return softmax cross-entropy averaged over a batch, in which each voxel has the weight of its true class.
+
+    The sum is divided by the sum of the weights in the complete batch. A mean per example would give a crop of
+    background alone as much weight as a crop with a rare class, which is what the weights are to change.
+
+    Args:
+        logits: [batch, ..., class].
+        label: class indices [batch, ...].
+        weights: weight of each class, 0 or more.
+        counts: bool [batch], rows that count.
+        ignore_label: label of voxels that do not count; None counts all.
+
+    Returns:
+        The loss, [1]; 0 if no voxel with a weight counts.
+
+    Source: torch.nn.CrossEntropyLoss with `weight` and reduction "mean".
+
+    >>> logits, label = jnp.zeros((1, 3, 2)).at[0, 0, 1].set(jnp.log(3.0)), jnp.array([[1, 0, 0]])
+    >>> round(float(weighted_cross_entropy(logits, label, (1.0, 2.0), jnp.ones(1, bool))[0]), 4)
+    0.4904
+    """
+    target = one_hot(label, logits.shape[-1], logits.dtype)
+    losses = jax.nn.logsumexp(logits, -1) - jnp.sum(logits * target, -1)
+    # An ignored label is no class, or a class whose voxels are unknown.
+    known = counts.reshape(-1, *(1,) * (label.ndim - 1))
+    known = known if ignore_label is None else known & (label != ignore_label)
+    weight = jnp.where(known, jnp.sum(target * jnp.asarray(weights, logits.dtype), -1), 0)
+    total = jnp.sum(weight)
+    return (jnp.sum(weight * losses) / jnp.where(total > 0, total, 1))[None]
 
 
 def dice(overlap: OverlapLoss) -> jax.Array:

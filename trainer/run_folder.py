@@ -398,6 +398,9 @@ def _differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str,
     pairs = [(name, earlier.get(name), now["config"].get(name)) for name in names]
     # `from_json` completes the facts of an earlier version, which have no kind.
     old_facts, new_facts = (DataFacts.from_json(document["facts"]).to_json() for document in (before, now))
+    # A run of an earlier version resumes: it has no counts, and no class weights that need them.
+    if old_facts["label_voxels"] is None:
+        new_facts["label_voxels"] = None
     pairs.append(("facts", old_facts, new_facts))
     pairs += [(name, before.get(name), now.get(name)) for name in ("data_name", "data_version", "split")]
     return {name: f"{name}: was {old!r}, now {new!r}" for name, old, new in pairs if old != new}

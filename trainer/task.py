@@ -34,6 +34,7 @@ class DataFacts:
         multi_label: an image may have several classes or none (classification); its ground truth is `labels`, not
             `label`.
         foreground: percentiles 0.5 and 99.5, mean and deviation of labeled voxels; None without these statistics.
+        label_voxels: number of voxels of each class in the split to train on (segmentation); None without counts.
     """
 
     task: str
@@ -45,6 +46,7 @@ class DataFacts:
     foreground: tuple[float, float, float, float] | None = None
     ignore_label: int | None = None
     multi_label: bool = False
+    label_voxels: tuple[int, ...] | None = None
 
     @property
     def classes(self) -> int:
@@ -82,6 +84,8 @@ class DataFacts:
             ignore_label=document.get("ignore_label"),
             # Runs before multi-label training have no such member.
             multi_label=bool(document.get("multi_label")),
+            # Runs before class weights have no such member.
+            label_voxels=tuple(document["label_voxels"]) if document.get("label_voxels") else None,
         )
 
 
@@ -113,6 +117,7 @@ def data_facts(manifest: Manifest, split: str, image_shape: tuple[int, ...] | No
         foreground=_foreground(manifest, split),
         ignore_label=manifest.ignore_label,
         multi_label=is_multi_label(manifest),
+        label_voxels=_label_voxels(manifest, split),
     )
 
 
@@ -144,6 +149,15 @@ def check_no_class_overlap(manifest: Manifest) -> None:
             f"{manifest.name}: its classes overlap, a channel each, and the trainer learns one class a voxel; convert "
             "it with --class-overlap last or first, or train a model of your own with halofeed.loader"
         )
+
+
+def _label_voxels(manifest: Manifest, split: str) -> tuple[int, ...] | None:
+    """Return the voxels of each class from 0 on; None for other tasks and for older manifests."""
+    counted = manifest.split(split).statistics.label_voxels
+    if manifest.task != "segmentation" or not counted:
+        return None
+    of = {int(label): count for label, count in counted.items() if int(label) != manifest.ignore_label}
+    return tuple(of.get(label, 0) for label in range(max(manifest.labels) + 1))
 
 
 def _foreground(manifest: Manifest, split: str) -> tuple[float, float, float, float] | None:

@@ -315,6 +315,13 @@ EXCEPTIONS: dict[str, str] = {
     ),
     **dict.fromkeys(
         (
+            'trainer/class_weights.py: class_weights = "{}": the data set has no counts of voxels per class;',
+            "trainer/tasks/segmentation.py: class_weights: weigh the cross-entropy, and the losses are {}; leave",
+        ),
+        "tests/trainer/test_segmentation_task.py has these settings",
+    ),
+    **dict.fromkeys(
+        (
             "prep/layouts/bids.py: ; it is a part of a data set, whose folder is --source {}",
             "prep/layouts/msd.py: it is in the folder above: --source {}",
             "prep/layouts/pairs.py: name its folder with --source, or --layout csv",

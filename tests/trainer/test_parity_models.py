@@ -49,6 +49,8 @@ PLANE_UNET = Case(model="unet", image_shape=(64, 32, 3), model_options={"depth":
 THREE_LEVELS = {"depth": 3, "width": 4, "convolutions": 1, "deep_supervision": True}
 SMALL_UNET = Case(model="unet", image_shape=(8, 16, 8, 1), model_options=THREE_LEVELS)
 SMALL_PLANE_UNET = Case(model="unet", image_shape=(32, 16, 2), model_options=THREE_LEVELS)
+WEIGHTS = {"class_weights": [0.5, 1.0, 4.0], "overlap_over_batch": True}
+WEIGHTED_UNET = dataclasses.replace(SMALL_PLANE_UNET, task_options=WEIGHTS)
 PUBLISHED = {"norm": "batch", "double_in_block": True, "upsampling": "transposed", "images_at_once": 1}
 DIRECT_UNET = dataclasses.replace(UNET, layer_options={"volume_convolution": "direct"})
 SLIM = dataclasses.replace(
@@ -95,6 +97,7 @@ TABLE: list[tuple[Case, list[Split]]] = [
     (PLANE_UNET, PICTURE_SPLITS),
     (with_options(PLANE_UNET, norm="batch", deep_supervision=True, convolutions=1), PICTURE_SPLITS),
     (with_options(SMALL_PLANE_UNET, norm="group"), [ROWS_AND_COLUMNS]),
+    (WEIGHTED_UNET, PICTURE_SPLITS),
 ]
 
 QUICK = [
@@ -115,6 +118,7 @@ SLICE = [
     (PPN, FOUR_ROWS),
     (with_options(UNET, **PUBLISHED, depth=3), FOUR_DEEP),
     (PLANE_UNET, EIGHT_ROWS),
+    (WEIGHTED_UNET, EIGHT_ROWS),
     (with_options(UNET, depth=3, convolutions=1), SIXTEEN_DEEP_AND_HIGH),
 ]
 """Eight cores are one replica here, four are two."""

@@ -113,6 +113,60 @@ def test_predictions_are_the_most_probable_class_and_on_request_its_probabilitie
     np.testing.assert_allclose(np.asarray(more["probabilities"], np.float32).sum(-1), 1, atol=2e-2)
 
 
+def slow_weighted(logits, label, weights, counts, ignored):
+    """Voxel by voxel, over the complete batch."""
+    loss = total = 0.0
+    for place in np.ndindex(label.shape):
+        if counts[place[0]] and label[place] != ignored:
+            scores = logits[place].astype(np.float64)
+            entropy = np.log(np.exp(scores).sum()) - scores[label[place]]
+            loss, total = loss + weights[label[place]] * entropy, total + weights[label[place]]
+    return loss / total
+
+
+@pytest.mark.parametrize("ignored", [None, 255])
+def test_class_weights_are_those_of_a_weighted_mean_over_the_batch(ignored):
+    logits, batch = drawn((4, 6), batch=4)
+    if ignored is not None:
+        batch["label"][:, 1:3] = ignored
+    counts = np.array([True, False, True, True])
+    weights = {"background": 0.25, "ring": 3.0}
+    options = {"labels": LABELS, "losses": {"cross_entropy": 1.0}, "ignore_label": ignored}
+    found, _ = loss_of(
+        Segmentation(**options, class_weights=weights), {"logits": logits}, {**batch, "valid": counts}
+    )
+    expected = slow_weighted(logits, batch["label"], (0.25, 1.0, 3.0), counts, ignored)
+    assert found == pytest.approx(expected, rel=1e-5)
+    # The scale of the weights cancels, and equal ones change nothing.
+    equal = Segmentation(**options, class_weights=(7.0, 7.0, 7.0))
+    plain = Segmentation(**options)
+    values = [loss_of(task, {"logits": logits}, batch)[0] for task in (equal, plain)]
+    assert values[0] == pytest.approx(values[1], rel=1e-5)
+
+
+def test_balanced_weights_give_each_class_the_same_total_and_need_counts():
+    facts = facts_of("segmentation", dict(enumerate(LABELS)), (8, 8, 1), label_voxels=(900, 90, 10))
+    task = build_task(facts, {"class_weights": "balanced"})
+    totals = [weight * count for weight, count in zip(task.class_weights, (900, 90, 10), strict=True)]
+    assert totals == pytest.approx([1000 / 3] * 3)
+    with pytest.raises(UsageError, match=r"no counts of voxels .* --set 'task.class_weights={\"ring\"=2.0}'"):
+        Segmentation(labels=LABELS, class_weights="balanced")
+
+
+def test_gradients_of_weighted_losses_are_finite_differences():
+    logits, batch = drawn((3, 4), batch=2)
+    task = Segmentation(labels=LABELS, class_weights=(0.5, 1.0, 4.0), overlap_over_batch=True)
+    with jax.enable_x64(True):
+        given = logits.astype(np.float64)
+        loss = jax.jit(lambda logits: task.loss({"logits": logits}, batch)[0])
+        gradient = np.asarray(jax.grad(loss)(given))
+        for place in [(0, 0, 0, 0), (0, 2, 3, 1), (1, 1, 2, 2), (1, 2, 0, 0)]:
+            step = np.zeros_like(given)
+            step[place] = 1e-6
+            slope = (float(loss(given + step)) - float(loss(given - step))) / 2e-6
+            assert gradient[place] == pytest.approx(slope, rel=1e-6, abs=1e-9)
+
+
 def test_volumes_and_pictures_ask_for_what_maps_them_back():
     def task_of(shape, **options):
         return build_task(facts_of("segmentation", {0: "background", 1: "a"}, shape), options)
@@ -132,6 +186,12 @@ def test_a_task_that_cannot_be_is_refused():
         ({"labels": ("background",)}, "expected the background and a class or more"),
         ({"losses": {"focal": 1.0}}, "losses: expected weights of cross_entropy, dice, .*, got 'focal'"),
         ({"losses": {}}, "got 'none'"),
+        ({"class_weights": "even"}, 'expected "balanced", or a weight for each of background, disc, ring'),
+        ({"class_weights": {"rng": 2}}, "class_weights.rng: no such class; did you mean ring"),
+        ({"class_weights": (1.0, 2.0)}, "class_weights: expected 3, for background, disc, ring, got 2"),
+        ({"class_weights": {"ring": -1}}, "class_weights.ring: expected a number of 0 or more, got -1"),
+        ({"class_weights": (0, 0, 0)}, "expected a weight above 0 for a class"),
+        ({"class_weights": {"ring": 2}, "losses": {"dice": 1.0}}, "class_weights: weigh the cross-entropy"),
         ({"losses": {"dice": 0.0}}, "losses.dice: expected a weight above 0, got 0.0"),
     ):
         with pytest.raises(UsageError, match=message):

@@ -22,12 +22,16 @@ TASKS: dict[str, Callable[..., TrainingTask]] = {
     ),
     "detection": lambda facts, **options: Detection(labels=facts.names, **options),
     "segmentation": lambda facts, **options: Segmentation(
-        labels=facts.names, kind=facts.kind, ignore_label=facts.ignore_label, **options
+        labels=facts.names,
+        kind=facts.kind,
+        ignore_label=facts.ignore_label,
+        label_voxels=facts.label_voxels,
+        **options,
     ),
 }
 """Functions that build a task from the facts of the data set and the config's `task_options`."""
 
-_DATA_FIELDS = {"labels", "kind", "ignore_label"}
+_DATA_FIELDS = {"labels", "kind", "ignore_label", "label_voxels"}
 """Fields of tasks that the data set determines."""
 
 _FORMER_NAMES = {"force_match": "force_match_for_each_row"}

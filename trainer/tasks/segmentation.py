@@ -4,13 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
 
 from halofeed.system.errors import UsageError
-from halofeed.trainer.losses import OVERLAP_LOSSES, class_overlap, cross_entropy, sum_over_rows
+from halofeed.trainer.class_weights import ClassWeights, class_weights
+from halofeed.trainer.losses import (
+    OVERLAP_LOSSES,
+    class_overlap,
+    cross_entropy,
+    sum_over_rows,
+    weighted_cross_entropy,
+)
 from halofeed.trainer.metrics import SegmentationMetrics
 from halofeed.trainer.task import DeviceBatch, Metrics, mean_over_valid, valid_rows
 
@@ -41,9 +48,13 @@ class Segmentation:
         with_probabilities: add the probabilities to the predictions, for blending overlapping windows.
         hausdorff: measure surface distances, which takes up to seconds per large volume on the host.
         ignore_label: `label` of voxels that count in no loss and no metric; None if there is none.
+        class_weights: weight of each class in the cross-entropy: "balanced", by name, or in order; empty for none. With
+            weights the cross-entropy is the weighted mean over the batch (`weighted_cross_entropy`).
+        label_voxels: number of voxels of each class in the split to train on, for "balanced"; None if unknown.
 
     Raises:
-        UsageError: there are fewer than two classes, a loss is unknown, or a weight is not above 0.
+        UsageError: there are fewer than two classes, a loss is unknown, a weight is not above 0, or class weights are
+            invalid or without a cross-entropy.
     """
 
     labels: tuple[str, ...]
@@ -54,6 +65,8 @@ class Segmentation:
     with_probabilities: bool = False
     hausdorff: bool = True
     ignore_label: int | None = None
+    class_weights: ClassWeights = ()
+    label_voxels: tuple[int, ...] | None = None
     keys = ("label", "labelled")
     on_grid = ("label",)
     truth = ("label", "labelled")
@@ -72,6 +85,13 @@ class Segmentation:
                 raise UsageError(
                     f"losses.{name}: expected a weight above 0, got {weight}; leave it out for none"
                 )
+        weights = class_weights(self.class_weights, self.labels, self.label_voxels)
+        if weights and CROSS_ENTROPY not in self.losses:
+            raise UsageError(
+                f"class_weights: weigh the cross-entropy, and the losses are {', '.join(self.losses)}; leave them out, "
+                "or add it: --set 'task.losses={cross_entropy=1.0,dice=1.0}'"
+            )
+        object.__setattr__(self, "class_weights", weights)
 
     @property
     def include(self) -> tuple[str, ...]:
@@ -125,7 +145,7 @@ class Segmentation:
         )
 
     def _losses(self, logits: jax.Array, label: jax.Array, counts: jax.Array) -> dict[str, jax.Array]:
-        """Return each part by name, [batch]; overlap losses are [1] with `overlap_over_batch`."""
+        """Return each part by name, [batch]; [1] where it is of the complete batch."""
         soft_overlap = class_overlap(
             logits, label, background=self.background, ignore_label=self.ignore_label
         )
@@ -134,11 +154,18 @@ class Segmentation:
         if self.overlap_over_batch:
             soft_overlap = sum_over_rows(soft_overlap, counts)
         return {
-            name: cross_entropy(logits, label, ignore_label=self.ignore_label)
+            name: self._cross_entropy(logits, label, counts)
             if name == CROSS_ENTROPY
             else OVERLAP_LOSSES[name](soft_overlap)
             for name in self.losses
         }
+
+    def _cross_entropy(self, logits: jax.Array, label: jax.Array, counts: jax.Array) -> jax.Array:
+        """Return the cross-entropy, [batch], or [1] with class weights."""
+        if not self.class_weights:
+            return cross_entropy(logits, label, ignore_label=self.ignore_label)
+        weights = cast("tuple[float, ...]", self.class_weights)  # `__post_init__` made numbers of them
+        return weighted_cross_entropy(logits, label, weights, counts, ignore_label=self.ignore_label)
 
 
 def _subsample(label: jax.Array, sizes: Sequence[int]) -> jax.Array:
