@@ -9,7 +9,7 @@ from pathlib import Path
 from setuptools import Extension, find_packages, setup
 
 HERE = Path(__file__).resolve().parent
-SOURCES = ("kernel", "packed", "packing", "coloring", "triangle")
+SOURCES = ("kernel", "packed", "packing", "coloring", "triangle", "signing", "measuring")
 HEADERS = ("checking", "copying", "interleaving", "packed", "packed_rows", "packing_rows")
 """C files of the kernel, in schemas/native."""
 PARTS = ("system", "storage", "inspection", "loader", "pipelines", "prep", "schemas", "trainer")
@@ -36,6 +36,7 @@ setup(
             depends=[f"{folders['schemas']}/native/{name}.h" for name in HEADERS],
             # The weights of triangle.c are those of Pillow, which rounds each product.
             extra_compile_args=["-O3", "-ffp-contract=off"],
+            libraries=["m"],
             optional=True,
         )
     ],

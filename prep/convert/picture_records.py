@@ -256,6 +256,9 @@ class PictureConverter:
             ledger=ledger,
             stated=stated_fields_of(features),
         )
+        # Here the rows that `sum_pixels` read are still in the cache.
+        source_size = displayed_size(orientation, plan.source_size)
+        measures = picture_measures(compared, facts.pixel_sums, source_size)
         picture = AnnotatedPicture(
             recipe=recipe,
             labels=self.labels,
@@ -268,8 +271,6 @@ class PictureConverter:
             orientation=orientation,
         )
         bad_objects = ADDERS[self.task](picture, features, facts)
-        source_size = displayed_size(orientation, plan.source_size)
-        measures = picture_measures(compared, facts.pixel_sums, source_size)
         return Record.of(
             reference,
             features,

@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from halofeed.prep.voxels.intensity import as_numbers
+from halofeed.schemas.native.signing import sign
 
 SIDE = 16
 """Rows and columns of a thumbnail."""
@@ -77,8 +78,9 @@ def sign_picture(pixels: NDArray[Any], source: str, group: str | None) -> tuple[
     """
     if pixels.dtype != np.uint8:
         step = [max(1, side // _SLICE_SIDE) for side in pixels.shape[:2]]
-        pixels = _as_bytes([pixels[:: step[0], :: step[1]]])[0]
-    return _pack([_thumbnail(pixels)], source, group)
+        pixels = pixels[:: step[0], :: step[1]]
+    spreads, words = sign([pixels], 1) or _pack([_thumbnail(_as_bytes([pixels])[0])])
+    return _with_head(spreads, words, source, group)
 
 
 def sign_stack(stack: NDArray[Any], source: str, group: str | None, store: str = "uint8") -> tuple[int, ...]:
@@ -97,10 +99,11 @@ def sign_stack(stack: NDArray[Any], source: str, group: str | None, store: str =
         * count
         // (2 * STACK_PLANES * _SLICES_PER_PLANE)
     )
-    slices = _as_bytes([as_numbers(stack[index, :: steps[0], :: steps[1]], store) for index in at.tolist()])
-    cells = np.array([_thumbnail(one if one.ndim == 3 else one[..., None]) for one in slices])
-    planes = cells.reshape(STACK_PLANES, _SLICES_PER_PLANE, SIDE, SIDE).sum(axis=1) // _SLICES_PER_PLANE
-    return _pack(list(planes), source, group)
+    slices = [stack[index, :: steps[0], :: steps[1]] for index in at.tolist()]
+    slices = [one if one.ndim == 3 else one[..., None] for one in slices]
+    signed = sign(slices, STACK_PLANES, are_bfloat16=store == "bfloat16")
+    spreads, words = signed or _pack(_planes([as_numbers(one, store) for one in slices]))
+    return _with_head(spreads, words, source, group)
 
 
 def unpack_signatures(words: NDArray[np.int64]) -> Signatures:
@@ -130,6 +133,23 @@ def have_other_version(words: NDArray[np.int64]) -> NDArray[np.bool_]:
     # Zeros are a record without a signature.
     versions = words[:, 0] & 255 if words.shape[1] else np.zeros(len(words), np.int64)
     return np.asarray((versions != _VERSION) & (versions != 0))
+
+
+def _with_head(
+    spreads: Sequence[int], words: Sequence[int], source: str, group: str | None
+) -> tuple[int, ...]:
+    head = _VERSION | len(spreads) << 8 | max(spreads) << 16
+    return head, _hash(source) | (_hash(group) & 0x7FFFFFFF if group else 0) << 32, *words
+
+
+# The definition, which schemas/native/signing.c computes where it is built
+
+
+def _planes(slices: Sequence[NDArray[Any]]) -> list[NDArray[np.int64]]:
+    """Return the thumbnails of the thirds of a stack."""
+    cells = np.array([_thumbnail(one) for one in _as_bytes(slices)])
+    planes = cells.reshape(STACK_PLANES, _SLICES_PER_PLANE, SIDE, SIDE).sum(axis=1) // _SLICES_PER_PLANE
+    return list(planes)
 
 
 def _as_bytes(parts: Sequence[NDArray[Any]]) -> list[NDArray[np.uint8]]:
@@ -196,8 +216,8 @@ def _buffers(columns: int) -> tuple[NDArray[np.uint8], NDArray[np.int32]]:
     )
 
 
-def _pack(planes: Sequence[NDArray[np.int64]], source: str, group: str | None) -> tuple[int, ...]:
-    """Return the words of thumbnails [16, 16] in 1/256 of a level."""
+def _pack(planes: Sequence[NDArray[np.int64]]) -> tuple[list[int], list[int]]:
+    """Return the spread of each thumbnail [16, 16] in 1/256 of a level, and the words of all."""
     words: list[int] = []
     spreads = []
     for cells in planes:
@@ -209,8 +229,7 @@ def _pack(planes: Sequence[NDArray[np.int64]], source: str, group: str | None) -
         levels = (distances * 5 + spread) // max(1, 2 * spread) + _LEVELS // 2
         levels = levels.clip(0, _LEVELS - 1).astype(np.uint8)
         words += (levels[0::2] | levels[1::2] << 4).view("<i8").tolist()
-    head = _VERSION | len(planes) << 8 | max(spreads) << 16
-    return head, _hash(source) | (_hash(group) & 0x7FFFFFFF if group else 0) << 32, *words
+    return spreads, words
 
 
 def _hash(text: str) -> int:

@@ -1,4 +1,4 @@
-/* Copies of rows of pixels: past the cache, and mirrored. */
+/* Copies of rows of pixels: past the cache, and mirrored; and rows that are expected in the cache. */
 
 #ifndef HALOFEED_COPYING_H
 #define HALOFEED_COPYING_H
@@ -14,6 +14,16 @@
 #endif
 
 #define LINE 64
+
+/* Prefetches a row, because the processor's own prefetching ends with each row. */
+static inline void expect_row(const uint8_t *first, int64_t size) {
+#if HAS_SSE
+    for (int64_t at = -((intptr_t)first & (LINE - 1)); at < size; at += LINE)
+        _mm_prefetch((const char *)first + at, _MM_HINT_T0);
+#else
+    (void)first, (void)size;
+#endif
+}
 
 /* Copies past the cache. So the target is not read first, which would be a third of a copy's traffic. */
 static inline void stream(uint8_t *target, const uint8_t *source, int64_t size) {

@@ -102,14 +102,6 @@ static uint32_t append_zeros(uint32_t checksum, int64_t size) {
     return checksum;
 }
 
-/* Prefetches a row, because the processor's own prefetching ends with each row. */
-static void expect_row(const uint8_t *first, int64_t size) {
-#if HAS_SSE
-    for (int64_t at = -((intptr_t)first & (LINE - 1)); at < size; at += LINE)
-        _mm_prefetch((const char *)first + at, _MM_HINT_T0);
-#endif
-}
-
 /* Copies rows that are contiguous in the target: assembles them in the L1 cache, then writes them past the cache. */
 static void move_in_pieces(const Move *move, int forwards) {
     uint8_t piece[PIECE] __attribute__((aligned(LINE)));

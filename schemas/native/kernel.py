@@ -1,6 +1,6 @@
 """Python interface to kernel.c, which copies windows of stored arrays, for many rows in one call.
 
-`packing`, `coloring` and `shrinking` call the other C files of the same library.
+`packing`, `coloring`, `shrinking`, `signing` and `measuring` call the other C files of the same library.
 
 Installation builds the kernel if there is a C compiler. Without it NumPy and OpenCV make the same copies row by row.
 A call releases the interpreter's lock, so that threads work in parallel.
@@ -81,6 +81,14 @@ class _Library:
         self.verify, self.parse = library.halofeed_verify, library.halofeed_parse
         self.verify.argtypes, self.verify.restype = (address, count, address), None
         self.parse.argtypes, self.parse.restype = (address, count, address, count), None
+        # Absent in the library of an earlier build, which an editable install keeps; all else of it is used.
+        self.sign = getattr(library, "halofeed_sign", None)
+        if self.sign is not None:
+            self.sign.argtypes = (ctypes.c_char_p, ctypes.c_char_p, address)
+            self.sign.restype = ctypes.c_int
+        self.measure = getattr(library, "halofeed_measure", None)
+        if self.measure is not None:
+            self.measure.argtypes, self.measure.restype = (ctypes.c_char_p, address), ctypes.c_double
         library.halofeed_prepare()
         self.instructions = library.halofeed_instructions
         self.instructions.argtypes, self.instructions.restype = (ctypes.c_int,), ctypes.c_int
