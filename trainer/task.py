@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
+from halofeed.loader.device.mixing import OWN_SHARE, PARTNER
 from halofeed.loader.device.photometric import Normalization
 from halofeed.prep.convert.normalize_like import foreground_scheme
 from halofeed.schemas.kinds import KIND_BY_RANK
@@ -236,6 +237,21 @@ def valid_rows(batch: DeviceBatch) -> jax.Array:
     """Return `valid` of a batch, bool [batch]; all True if the batch does not have it."""
     valid = batch.get("valid")
     return valid if valid is not None else jnp.ones(batch["image"].shape[:1], bool)
+
+
+def mixed_targets(batch: DeviceBatch, key: str, target_of: Callable[[jax.Array], jax.Array]) -> jax.Array:
+    """Return the targets of a batch's images [batch, class], mixed with those of their partners after `BatchMix`.
+
+    Args:
+        batch: batch with the classes, and with `own_share` if images were mixed.
+        key: key of the classes, `label` or `labels`.
+        target_of: function that returns the targets [batch, class] of classes.
+    """
+    own = target_of(batch[key])
+    if OWN_SHARE not in batch:
+        return own
+    share = batch[OWN_SHARE][:, None].astype(own.dtype)
+    return share * own + (1 - share) * target_of(batch[PARTNER + key])
 
 
 def mean_over_valid(losses: jax.Array, valid: jax.Array) -> jax.Array:

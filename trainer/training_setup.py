@@ -16,7 +16,13 @@ from flax import nnx
 from jax.sharding import Mesh, NamedSharding
 
 from halofeed.loader.augment import build_augmentations
-from halofeed.loader.device import AUGMENTATIONS, DeviceAugmentation, Normalization
+from halofeed.loader.device import (
+    AUGMENTATIONS,
+    BATCH_AUGMENTATIONS,
+    BatchAugmentation,
+    DeviceAugmentation,
+    Normalization,
+)
 from halofeed.loader.mesh_batches import mesh_specs
 from halofeed.schemas.partition import REPLICA_AXIS, Dims, Partition
 from halofeed.system.errors import UsageError
@@ -60,13 +66,15 @@ def build_training_setup(config: TrainConfig, facts: DataFacts, mesh: Mesh | Non
     if "image" in partition.dims:
         shape = (config.batch_size, *facts.image_shape)
         replace(partition, dims={"image": partition.dims["image"]}).resolve({"image": shape})
+    task, augment = build_task(facts, config.task_options, config.task), tuple(device_augmentations(config))
+    check_mixing(augment, task, config.task or facts.task)
     return TrainingSetup(
         build=partial(
             model.build, classes=facts.classes, image_shape=facts.image_shape, **config.model_options
         ),
-        task=build_task(facts, config.task_options, config.task),
+        task=task,
         normalization=normalization_of(config, facts),
-        augment=tuple(device_augmentations(config)),
+        augment=augment,
         augment_seed=config.seed,
         compute_dtype=config.compute_dtype,
         norm_decay=config.norm_decay,
@@ -131,7 +139,26 @@ def batch_partition(partition: Partition, task: TrainingTask) -> Partition:
 
 def device_augmentations(config: TrainConfig) -> list[DeviceAugmentation]:
     """Return the device augmentations of a config; raise UsageError for an unknown name or argument."""
-    return build_augmentations(config.device_augment, AUGMENTATIONS, "device_augment")
+    return build_augmentations(
+        config.device_augment, {**AUGMENTATIONS, **BATCH_AUGMENTATIONS}, "device_augment"
+    )
+
+
+def check_mixing(augmentations: Sequence[DeviceAugmentation], task: TrainingTask, name: str) -> None:
+    """Raise UsageError for an augmentation that mixes classes if the loss of a task has no mixed targets.
+
+    Args:
+        augmentations: augmentations on the device.
+        task: task that computes the loss.
+        name: name of the task, for messages.
+    """
+    for one in augmentations:
+        # Without them the loss would take each mixed image for its own class alone.
+        if isinstance(one, BatchAugmentation) and not getattr(task, "mixes_classes", False):
+            raise UsageError(
+                f"device_augment {type(one).__name__}: mixes the classes of images, and the loss of {name} takes no "
+                "mixed classes; leave it out"
+            )
 
 
 def normalization_of(config: TrainConfig, facts: DataFacts) -> Normalization:

@@ -4,12 +4,14 @@ Each library is imported when it is first used. Augmentations that move pixels a
 """
 
 from halofeed.loader.device.augmentation import (
+    BatchAugmentation,
     DeviceAugmentation,
     augment_on_device,
     check_device_augmentations,
     device_keys,
 )
 from halofeed.loader.device.colors import to_rgb
+from halofeed.loader.device.mixing import BatchMix
 from halofeed.loader.device.photometric import (
     BiasField,
     Brightness,
@@ -39,11 +41,15 @@ AUGMENTATIONS: dict[str, type[DeviceAugmentation]] = {
     )
 }
 """Augmentations by their names in configurations."""
-for _kind in AUGMENTATIONS.values():
+BATCH_AUGMENTATIONS: dict[str, type[BatchAugmentation]] = {BatchMix.__name__: BatchMix}
+"""Augmentations that combine the images of a batch, by their names in configurations."""
+for _kind in (*AUGMENTATIONS.values(), *BATCH_AUGMENTATIONS.values()):
     explains_fields(_kind)
 
 __all__ = [
     "AUGMENTATIONS",
+    "BATCH_AUGMENTATIONS",
+    "BatchAugmentation",
     "DeviceAugmentation",
     "Normalization",
     "augment_on_device",
@@ -51,4 +57,5 @@ __all__ = [
     "device_keys",
     "to_rgb",
     *AUGMENTATIONS,
+    *BATCH_AUGMENTATIONS,
 ]

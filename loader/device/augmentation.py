@@ -147,6 +147,19 @@ class DeviceAugmentation(abc.ABC):
         """Return the changed image, float32 of the same shape."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class BatchAugmentation(DeviceAugmentation):
+    """Base class of changes that combine several images of a batch, and their classes; it is the last of a list."""
+
+    def apply(self, pixels: DeviceImages, draw: Draw) -> DeviceArray:
+        """Return the images as they are; `combine` follows after the changes of single images."""
+        return pixels.image
+
+    @abc.abstractmethod
+    def combine(self, batch: Mapping[str, DeviceArray], draw: Draw) -> dict[str, DeviceArray]:
+        """Return the changed batch, with further keys for the loss."""
+
+
 def _are_bounds(given: object, least: float) -> bool:
     return (
         isinstance(given, Sequence)
@@ -186,7 +199,8 @@ def augment_on_device(
             `Normalization.values` returns them.
 
     Returns:
-        The batch with `image` float32, in the same units; images that were uint8 are clipped to 0 to 255.
+        The batch with `image` float32, in the same units; images that were uint8 are clipped to 0 to 255. A
+        `BatchAugmentation` adds keys.
 
     Raises:
         UsageError: a key or `values` is missing, or an augmentation does not fit the images.
@@ -227,7 +241,11 @@ def augment_on_device(
         after = ops.clip(after, *_EIGHT_BITS)
     if pixels.extent is not None:
         after = ops.where(pixels.inside(), after, before)
-    return {**batch, IMAGE: after}
+    changed = {**batch, IMAGE: after}
+    for augmentation, draw in zip(augmentations, draws, strict=True):
+        if isinstance(augmentation, BatchAugmentation):
+            changed = augmentation.combine(changed, draw)
+    return changed
 
 
 def _check_keys(batch: Mapping[str, DeviceArray], epoch: Any) -> None:
@@ -255,6 +273,11 @@ def check_device_augmentations(augmentations: Sequence[Any], channels: int, stor
                 f"expected augmentations of halofeed.loader.device, such as Brightness(), got {one!r}{cure}"
             )
         one.check(channels, stored)
+        # Changes of single images would come after it in the list and be made before it.
+        if isinstance(one, BatchAugmentation) and one is not augmentations[-1]:
+            raise UsageError(
+                f"device augmentation {type(one).__name__}: combines finished images; list it last"
+            )
 
 
 def device_keys(manifest: Manifest) -> tuple[str, ...]:

@@ -82,6 +82,14 @@ class Ops(abc.ABC):
     def shifted(self, array: DeviceArray, axis: int, by: int) -> DeviceArray:
         """Shift an array by `by` positions toward the start of an axis, and fill with zeros."""
 
+    @abc.abstractmethod
+    def rolled(self, array: DeviceArray) -> DeviceArray:
+        """Return for each row of a batch the row before it; for the first one, the last."""
+
+    @abc.abstractmethod
+    def taken(self, table: DeviceArray, places: DeviceArray) -> DeviceArray:
+        """Return the values of a table [n] at places, int32 [...]."""
+
 
 def ops_of(array: DeviceArray) -> Ops:
     """Return the operations of an array's library; NumPy arrays use JAX.
@@ -135,6 +143,12 @@ class JaxOps(Ops):
         padding[axis] = (-by, by, 0)
         return self._lax.pad(array, self._jnp.zeros((), array.dtype), padding)
 
+    def rolled(self, array: DeviceArray) -> DeviceArray:
+        return self._jnp.roll(array, 1, axis=0)
+
+    def taken(self, table: DeviceArray, places: DeviceArray) -> DeviceArray:
+        return self._jnp.take(table, places)
+
 
 class TensorFlowOps(Ops):
     """Operations of TensorFlow."""
@@ -180,6 +194,12 @@ class TensorFlowOps(Ops):
         padding = [(0, 0)] * array.shape.rank
         padding[axis] = (min(max(-by, 0), size), min(max(by, 0), size))
         return self._tf.pad(array[tuple(kept)], padding)
+
+    def rolled(self, array: DeviceArray) -> DeviceArray:
+        return self._tf.roll(array, 1, axis=0)
+
+    def taken(self, table: DeviceArray, places: DeviceArray) -> DeviceArray:
+        return self._tf.gather(table, places)
 
 
 jax_ops, tensorflow_ops = functools.cache(JaxOps), functools.cache(TensorFlowOps)

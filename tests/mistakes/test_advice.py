@@ -418,6 +418,13 @@ EXCEPTIONS: dict[str, str] = {
         ),
         "tests/trainer/test_anchor_fit.py tries it",
     ),
+    **dict.fromkeys(
+        (
+            "trainer/held_out.py: {}: an image may have several classes, and faults of such labels are",
+            "trainer/loaded_run.py: {}: has {}, the model learned {}; convert the data with",
+        ),
+        "tests/trainer/test_multi_label_run.py does it with its run",
+    ),
     "trainer/loaded_run.py: {}: has the labels {}, the model learned {}; convert the data with the": (
         "it tells to convert the data again, which is another command"
     ),

@@ -34,6 +34,7 @@ import optax
 from flax import nnx
 from numpy.typing import NDArray
 
+from halofeed.loader.batch import split_id
 from halofeed.loader.device import Normalization
 from halofeed.schemas.partition import Partition
 from halofeed.schemas.tasks import task_named
@@ -53,7 +54,7 @@ from halofeed.trainer.step import (
 )
 from halofeed.trainer.task import DataFacts
 from halofeed.trainer.tasks import build_task
-from halofeed.trainer.training_setup import batch_partition
+from halofeed.trainer.training_setup import batch_partition, device_augmentations
 from tests.support.training import facts_of, placed
 
 Arrays = dict[str, NDArray[Any]]
@@ -105,6 +106,7 @@ class Case:
         devices: how many are used at most; each holds several copies of the parameters.
         norm_parts: parts of the image along each axis in which batch norm has statistics of its own.
         multi_label: whether an image of classification has several classes.
+        device_augment: augmentations on the device, as in a config.
     """
 
     model: str
@@ -117,12 +119,14 @@ class Case:
     devices: int = MANY_DEVICES
     norm_parts: tuple[int, ...] | None = None
     multi_label: bool = False
+    device_augment: Sequence[Mapping[str, Any]] = ()
 
     def __str__(self) -> str:
         options = {**self.model_options, **self.task_options, **self.layer_options}
         words = (f"{name}={value}".replace(" ", "") for name, value in options.items())
         parts = [] if self.norm_parts is None else [f"norm_parts={self.norm_parts}"]
         parts += ["multi_label"] if self.multi_label else []
+        parts += [str(table["name"]) for table in self.device_augment]
         return " ".join([self.model, "x".join(map(str, self.image_shape)), *words, *parts])
 
     def to_json(self) -> str:
@@ -157,6 +161,7 @@ class Case:
 
         given: dict[str, Any] = {"compute_dtype": dtype, "param_dtype": dtype, "norm_decay": 0.9}
         given["norm_parts"] = self.norm_parts
+        given["augment"] = tuple(device_augmentations(TrainConfig(device_augment=tuple(self.device_augment))))
         given["normalization"] = Normalization(mean=facts.mean, std=facts.std)
         return TrainingSetup(build=build, task=build_task(facts, self.task_options), **given)
 
@@ -167,6 +172,11 @@ class Case:
         valid = np.ones(self.batch_size, bool)
         valid[[1, -1]] = False
         batch = {"image": generator.integers(0, 256, shape).astype(np.uint8), "valid": valid}
+        if self.device_augment:
+            batch |= {
+                "id": split_id(np.arange(self.batch_size)),
+                "epoch": np.zeros(self.batch_size, np.int32),
+            }
         if self.multi_label:
             batch["labels"] = generator.integers(0, 2, (self.batch_size, self.classes)).astype(np.uint8)
         elif self.task == "classification":

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from halofeed.trainer.tasks.classification import Classification
+from halofeed.trainer.tasks.multi_label import MultiLabel
 
 LABELS = ("cat", "dog", "bird")
 TASK = Classification(labels=LABELS)
@@ -41,6 +42,26 @@ def test_label_smoothing_spreads_its_share_of_the_target_over_all_classes():
     task = Classification(labels=LABELS, label_smoothing=smoothing)
     loss, _ = task.loss(jnp.array(LOGITS), {"image": IMAGE, "label": jnp.array(label)})
     assert loss == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_the_loss_of_mixed_images_is_the_weighted_sum_of_the_losses_of_both_classes(several):
+    """Cross-entropy is linear in its targets."""
+    label, partner = np.array([0, 2, 1, 1]), np.array([1, 0, 2, 1])
+    share = np.array([1.0, 0.25, 0.5, 0.75], np.float32)
+    task: Any = MultiLabel(labels=LABELS) if several else TASK
+    key = task.keys[0]
+    classes, partners = (np.eye(3, dtype=np.uint8)[one] if several else one for one in (label, partner))
+
+    def loss_of(row: int, target: Any, **more: Any) -> float:
+        batch = {"image": IMAGE[:1], key: jnp.array(target[row : row + 1]), **more}
+        return float(task.loss(jnp.array(LOGITS[row : row + 1]), batch)[0])
+
+    for row in range(4):
+        mixed = {f"partner_{key}": jnp.array(partners[row : row + 1]), "own_share": share[row : row + 1]}
+        found = loss_of(row, classes, **mixed)
+        expected = share[row] * loss_of(row, classes) + (1 - share[row]) * loss_of(row, partners)
+        assert found == pytest.approx(expected, rel=1e-5)
 
 
 def test_what_is_predicted_is_the_most_probable_class_and_all_probabilities():

@@ -138,6 +138,26 @@ def test_a_resumed_run_draws_what_the_whole_one_drew_also_of_an_earlier_version(
         run(config_of(device_augment=()), folder, out=tmp_path / "run")
 
 
+def test_images_are_mixed_for_tasks_whose_loss_takes_mixed_classes_alone():
+    config = TrainConfig(device_augment=({"name": "BatchMix"},), model="classifier")
+    several = dataclasses.replace(FACTS, multi_label=True)
+    for facts in (FACTS, several):
+        key = "labels" if facts.multi_label else "label"
+        batch = {
+            **batch_of(),
+            key: np.eye(4, 3, dtype=np.uint8) if facts.multi_label else batch_of()["label"],
+        }
+        if facts.multi_label:
+            del batch["label"]
+        found = build_training_setup(config, facts).augmented(batch)
+        assert {f"partner_{key}", "own_share"} == found.keys() - batch.keys()
+    detection = facts_of("detection", {1: "a"}, (64, 64, 3))
+    with pytest.raises(
+        UsageError, match=r"device_augment BatchMix: .*loss of detection takes no mixed classes"
+    ):
+        build_training_setup(dataclasses.replace(config, model="retinanet"), detection)
+
+
 def test_a_table_that_cannot_be_is_refused_when_the_data_is_opened(folder):
     for table, message in (
         ({"name": "Blur"}, "device_augment 'Blur': not known; known: Brightness, Contrast"),

@@ -22,11 +22,15 @@ from tests.support.conversions import run_convert
 NAMES = ("coat", "hat", "shoe")
 
 
-def converted(folder: Path, **options: Any) -> Any:
-    """Twelve pictures: each class is in every second, third or fourth one, and some have none."""
+def converted(folder: Path, most: int = 3, **options: Any) -> Any:
+    """Twelve pictures: each class is in every second, third or fourth one, and some have none unless `most` is 1."""
     pictures = {
-        f"{number:02d}.png": [NAMES[k] for k in range(3) if number % (k + 2) == 0] for number in range(12)
+        f"{number:02d}.png": [NAMES[k] for k in range(3) if number % (k + 2) == 0][:most]
+        for number in range(12)
     }
+    if most == 1:
+        # One class each, as a data set without several classes needs, and each class somewhere.
+        pictures = {name: [NAMES[number % 3]] for number, name in enumerate(pictures)}
     source = draw(folder / "source", *pictures)
     lines = (json.dumps({"filename": name, "class": classes}) for name, classes in pictures.items())
     (source / "t.jsonl").write_text("\n".join(lines))
@@ -63,3 +67,8 @@ def test_a_run_learns_measures_predicts_and_draws_several_classes(tmp_path):
     assert "it has" in page and " missed, " in page
     with pytest.raises(UsageError, match=r"may have several classes.*review the data without --run"):
         choose_runs([run], data)
+    _, one = converted(tmp_path / "one", 1, several_classes="refuse")
+    with pytest.raises(UsageError, match=r"one class per image.*--several-classes keep"):
+        LoadedRun(run, one.folder, "train").check_labels()
+    _, kept = converted(tmp_path / "kept", 1)
+    LoadedRun(run, kept.folder, "train").check_labels()

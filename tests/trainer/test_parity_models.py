@@ -31,6 +31,8 @@ DEPTH_AND_HEIGHT, SIXTEEN_DEEP_AND_HIGH = splits((1, 4, 2, 1, 1), (1, 4, 4, 1, 1
 
 CLASSIFIER = Case(model="classifier", image_shape=(64, 32, 3))
 MULTI_LABEL = dataclasses.replace(CLASSIFIER, multi_label=True, task_options={"label_smoothing": 0.1})
+MIX = {"name": "BatchMix", "mixup_alpha": 0.4, "cutmix_alpha": 1.0}
+MIXED = dataclasses.replace(CLASSIFIER, device_augment=[MIX], batch_size=8)
 VOLUMES = Case(model="classifier", image_shape=(32, 32, 16, 1), model_options={"features": [4, 8, 8, 8, 8]})
 RESNET = Case(model="resnet50", image_shape=(64, 64, 3), model_options={"width": 4, "blocks": [2, 2, 2, 2]})
 SHORT_RESNET = dataclasses.replace(RESNET, model_options={"width": 4, "blocks": [1, 1, 1, 1]})
@@ -68,6 +70,7 @@ def with_options(case: Case, **options: Any) -> Case:
 TABLE: list[tuple[Case, list[Split]]] = [
     (CLASSIFIER, PICTURE_SPLITS),
     (MULTI_LABEL, PICTURE_SPLITS),
+    (MIXED, PICTURE_SPLITS),
     (VOLUMES, VOLUME_SPLITS),
     (RESNET, PICTURE_SPLITS),
     (FULL_RESNET, [TWO_BY_TWO]),
@@ -108,6 +111,7 @@ QUICK = [
 SLICE = [
     *QUICK,
     (MULTI_LABEL, TWO_BY_TWO),
+    (MIXED, FOUR_ROWS),
     (SHORT_RESNET, EIGHT_ROWS),
     (MOBILENET, FOUR_ROWS),
     (SHORT_RETINANET, TWO_BY_TWO),

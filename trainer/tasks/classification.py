@@ -11,7 +11,15 @@ import numpy as np
 import optax  # type: ignore[import-untyped]
 from numpy.typing import NDArray
 
-from halofeed.trainer.task import DeviceBatch, Host, Metrics, mean_over_valid, valid_host, valid_rows
+from halofeed.trainer.task import (
+    DeviceBatch,
+    Host,
+    Metrics,
+    mean_over_valid,
+    mixed_targets,
+    valid_host,
+    valid_rows,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,10 +38,13 @@ class Classification:
     truth = ("label",)
     include = ()
     best = "accuracy"
+    mixes_classes = True
 
     def loss(self, outputs: jax.Array, batch: DeviceBatch) -> tuple[jax.Array, dict[str, jax.Array]]:
         """Return softmax cross-entropy, averaged over valid rows."""
-        targets = jax.nn.one_hot(batch["label"], outputs.shape[-1], dtype=outputs.dtype)
+        targets = mixed_targets(
+            batch, "label", lambda label: jax.nn.one_hot(label, outputs.shape[-1], dtype=outputs.dtype)
+        )
         targets = (
             optax.losses.smooth_labels(targets, self.label_smoothing) if self.label_smoothing else targets
         )

@@ -12,7 +12,15 @@ import optax  # type: ignore[import-untyped]
 from numpy.typing import NDArray
 
 from halofeed.system.errors import UsageError
-from halofeed.trainer.task import DeviceBatch, Host, Metrics, mean_over_valid, valid_host, valid_rows
+from halofeed.trainer.task import (
+    DeviceBatch,
+    Host,
+    Metrics,
+    mean_over_valid,
+    mixed_targets,
+    valid_host,
+    valid_rows,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +44,7 @@ class MultiLabel:
     truth = ("labels",)
     include = ()
     best = "mAP"
+    mixes_classes = True
 
     def __post_init__(self) -> None:
         if not 0 <= self.label_smoothing < 1:
@@ -47,7 +56,7 @@ class MultiLabel:
 
     def loss(self, outputs: jax.Array, batch: DeviceBatch) -> tuple[jax.Array, dict[str, jax.Array]]:
         """Return sigmoid cross-entropy, averaged over the classes and the valid rows."""
-        targets = batch["labels"].astype(outputs.dtype)
+        targets = mixed_targets(batch, "labels", lambda labels: labels.astype(outputs.dtype))
         # As Keras' BinaryCrossentropy(label_smoothing=).
         targets = targets * (1 - self.label_smoothing) + self.label_smoothing / 2
         losses = jnp.mean(optax.losses.sigmoid_binary_cross_entropy(outputs, targets), axis=-1)
