@@ -133,6 +133,7 @@ def convert(
     folds: int | None = None,
     group_column: str | None = None,
     group_pattern: str | None = None,
+    duplicates: Literal['report', 'group', 'drop', 'drop-conflicts'] = 'report',
     frames: int | None = None,
     frame_stride: int | None = None,
     frame_rate: float | None = None,
@@ -361,6 +362,11 @@ def convert(
             stays in one split.
         group_pattern: regular expression with one (group) in the source's path, whose sources stay in one split, e.g.
             '(patient[0-9]+)'; '(.+)' makes each source a group of its own.
+        duplicates: inputs that show the same, also resized, recompressed, mirrored, turned, brightened or cropped by
+            a tenth. report: warn at the end where copies are in several splits; group: keep copies, with their
+            groups, in one split of split_shares or folds; drop: convert one of each (labeled before unlabeled, test
+            before train, the largest, the first by path), and all where labels differ; drop-conflicts: none where
+            labels differ.
         frames: frames of a record: every source is a clip (a video, an animated GIF, WebP or PNG, a folder of
             frames), brought to frames x height x width; for segmentation each frame needs a mask (a folder of PNG
             files, or an animated PNG, GIF or lossless WebP).
@@ -608,6 +614,7 @@ def dry_run(
     folds: int | None = None,
     group_column: str | None = None,
     group_pattern: str | None = None,
+    duplicates: Literal['report', 'group', 'drop', 'drop-conflicts'] = 'report',
     frames: int | None = None,
     frame_stride: int | None = None,
     frame_rate: float | None = None,
@@ -835,6 +842,11 @@ def dry_run(
             stays in one split.
         group_pattern: regular expression with one (group) in the source's path, whose sources stay in one split, e.g.
             '(patient[0-9]+)'; '(.+)' makes each source a group of its own.
+        duplicates: inputs that show the same, also resized, recompressed, mirrored, turned, brightened or cropped by
+            a tenth. report: warn at the end where copies are in several splits; group: keep copies, with their
+            groups, in one split of split_shares or folds; drop: convert one of each (labeled before unlabeled, test
+            before train, the largest, the first by path), and all where labels differ; drop-conflicts: none where
+            labels differ.
         frames: frames of a record: every source is a clip (a video, an animated GIF, WebP or PNG, a folder of
             frames), brought to frames x height x width; for segmentation each frame needs a mask (a folder of PNG
             files, or an animated PNG, GIF or lossless WebP).

@@ -17,6 +17,7 @@ from halofeed.pipelines.commit import WORK_DONE, check_committed_budget
 from halofeed.pipelines.counted_files import CountedFiles
 from halofeed.pipelines.disk_space import check_disk_space, size_of_record
 from halofeed.pipelines.earlier_version import EarlierVersion, lineage_from, open_earlier
+from halofeed.pipelines.first_pass import FirstPass, PassOptions
 from halofeed.pipelines.heartbeat import start_heartbeat
 from halofeed.pipelines.job import EarlierShards, JobOptions, ShardJob
 from halofeed.pipelines.lease import held
@@ -51,6 +52,7 @@ from halofeed.prep.convert.normalize_like import normalized_like
 from halofeed.prep.formats.dicom.series_listing import LISTING_CLASSES, SeriesListing
 from halofeed.prep.formats.volume.reading_options import SeriesPolicy
 from halofeed.prep.options.recipe import Recipe
+from halofeed.prep.sources.example import SourceExample
 from halofeed.prep.sources.files import SourceFiles, source_files
 from halofeed.schemas.file_layout import MANIFEST, TEMPORARY_FOLDER, index_file, index_files
 from halofeed.schemas.lineage import PARENT, lineage_of
@@ -144,6 +146,11 @@ def convert(
         raise UsageError(
             "--from: the earlier version is compared on this machine; leave --runner out. --source and --out may be "
             "addresses of a store"
+        )
+    if recipe.duplicates != "report" and not choice.local:
+        raise UsageError(
+            f"--duplicates {recipe.duplicates}: the sources are compared on this machine before splits are assigned; "
+            "leave --runner out, or leave --duplicates out. --source and --out may be addresses of a store"
         )
     earlier = open_earlier(options, recipe)
     version = OutputFolder(real_version_folder(options.folder))
@@ -242,6 +249,25 @@ def _all_kept(manifest: Manifest, bytes_read: int) -> _Done:
     return _Done(work=work, before={file for _, file in shards})
 
 
+class _PassBar:
+    """Progress of the first pass, which knows the number of inputs when it begins."""
+
+    def __init__(self, *, show: bool) -> None:
+        self._show = show
+        self._bar: Bar | None = None
+
+    def update(self, done: int, count: int) -> None:
+        """Show how many inputs are done."""
+        if self._bar is None:
+            self._bar = Bar(count, "inputs compared", show=self._show)
+        self._bar.update(done, None)
+
+    def close(self) -> None:
+        """Remove the bar."""
+        if self._bar is not None:
+            self._bar.close()
+
+
 @dataclass(kw_only=True)
 class _Run:
     """A conversion in progress and its resources.
@@ -295,8 +321,33 @@ class _Run:
         chosen: ReferenceWriter | None = writer
         if writer is not None and self.recipe.limit is not None:
             chosen = SampledReferences(writer, self.recipe.limit)
-        return make_plan(
-            self.options, self.recipe, self.sources, chosen, find_series, in_job, earlier=self.earlier
+        with contextlib.closing(_PassBar(show=self.show_progress)) as bar:
+            return make_plan(
+                self.options,
+                self.recipe,
+                self.sources,
+                chosen,
+                find_series,
+                in_job,
+                earlier=self.earlier,
+                first_pass=functools.partial(self._first_pass, output, bar),
+            )
+
+    def _first_pass(
+        self, output: OutputFolder, bar: _PassBar, complete: Callable[[SourceExample], SourceExample]
+    ) -> FirstPass:
+        """Return the search for copies in the processes that will write the shards."""
+        return FirstPass(
+            options=PassOptions(
+                recipe=self.recipe,
+                images=for_workers(self.sources.images.root),
+                threads=self.choice.threads,
+                series_folder=self.series_folder(output),
+                memory_bytes=self.choice.memory_bytes,
+            ),
+            run=self._run_distributed(output, (), "compared inputs"),
+            complete=complete,
+            progress=bar.update,
         )
 
     def _list_in_job(self, output: OutputFolder, writer: NumberedFiles) -> ListingInJob | None:
@@ -341,7 +392,9 @@ class _Run:
         )
         return find_series_in_job(self.sources.images, search, self._run_distributed(output, LISTING_CLASSES))
 
-    def _run_distributed(self, output: OutputFolder, allowed_classes: Iterable[Any]) -> RunDistributed:
+    def _run_distributed(
+        self, output: OutputFolder, allowed_classes: Iterable[Any], what: str = "listed DICOM series"
+    ) -> RunDistributed:
         """Return what calls functions in the processes that will write the shards, or here where nothing runs."""
         # Imports Beam, which a local run does without.
         if self.scratch is None and not self.choice.is_described:
@@ -349,7 +402,7 @@ class _Run:
 
             return run_on_beam(self.choice, for_workers(output.root), allowed_classes, self.store_settings)
         workers = self.workers()
-        return map if workers is None else functools.partial(workers.map, what="listed DICOM series")
+        return map if workers is None else functools.partial(workers.map, what=what)
 
 
 def _remember(

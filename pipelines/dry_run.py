@@ -11,6 +11,7 @@ import numpy as np
 
 from halofeed.pipelines.convert import Conversion, convert
 from halofeed.pipelines.disk_space import free_bytes, size_of_record
+from halofeed.pipelines.duplicates import describe_copies
 from halofeed.pipelines.earlier_version import open_earlier
 from halofeed.pipelines.job import JobOptions, reference_from_json
 from halofeed.pipelines.opened_sources import Sources, open_sources
@@ -115,6 +116,7 @@ def dry_run(options: JobOptions, recipe_with: Callable[..., Recipe], folder: str
         _head(options, plan, recipe),
         *_inputs(plan, options.max_rejected, recipe.limit),
         _classes(plan, converted),
+        *([f"  copies       {describe_copies(plan.copies)}"] if plan.copies else []),
     ]
     lines += _records(options, plan, recipe, records, is_counted=is_counted)
     if converted is not None and not ENCODINGS[recipe.encoding].is_fixed_size:
@@ -208,7 +210,10 @@ def _convert_sample(
     )
     try:
         with status_level(QUIET):  # the plan has printed its status already
-            done = convert(there, replace(recipe, limit=limit, shards=1), show_progress=False)
+            # The plan has shown the copies; a sample may have some.
+            done = convert(
+                there, replace(recipe, limit=limit, shards=1, duplicates="report"), show_progress=False
+            )
     except JobError as error:
         return None, [f"  sample       {line}" for line in str(error).replace(f"{folder}/", "").splitlines()]
     written = sum(split.records for split in done.manifest.splits.values())

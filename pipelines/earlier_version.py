@@ -43,7 +43,7 @@ from halofeed.system.errors import CorruptFileError, UsageError
 from halofeed.system.wording import plural
 
 _SPLIT_OPTIONS = frozenset(
-    ("split_shares", "split_seed", "folds", "group_pattern", "group_column", "split_folders")
+    ("split_shares", "split_seed", "folds", "group_pattern", "group_column", "split_folders", "duplicates")
 )
 """Options of a recipe that assign splits and change no record; --keep-splits allows other values."""
 _FREE_OPTIONS = frozenset(("license", "citation", "limit"))
@@ -90,6 +90,11 @@ class EarlierVersion:
             else {name: (count,) for name, count in self.shard_counts.items()}
         )
 
+    def has_record(self, identity: int) -> bool:
+        """Return whether this version has a record of an example."""
+        at = int(np.searchsorted(self.ids, identity))
+        return at < len(self.ids) and bool(self.ids[at] == identity)
+
     def split_of(self, identity: int, source: str) -> str | None:
         """Return the split that an example has in this version; None for a new one."""
         found = self._places_of(identity, source)
@@ -111,9 +116,8 @@ class EarlierVersion:
 
     def _places_of(self, identity: int, source: str) -> list[int]:
         """Return the places of an example by its id; of one without a record by its source."""
-        at = int(np.searchsorted(self.ids, identity))
-        if at < len(self.ids) and self.ids[at] == identity:
-            return [int(self.places[at])]
+        if self.has_record(identity):
+            return [int(self.places[int(np.searchsorted(self.ids, identity))])]
         key = _hash_of(source)
         first, last = np.searchsorted(self.sources, key), np.searchsorted(self.sources, key, side="right")
         return sorted(self.source_places[first:last].tolist())
@@ -357,8 +361,9 @@ def keep_splits(
     for reference in references:
         split = _kept_split(reference, earlier)
         spilled.add((reference, split))
-        if split is not None and reference.group is not None and reference.problem is None:
-            of_groups.setdefault(reference.group, Counter())[split] += 1
+        group = reference.joint or reference.group
+        if split is not None and group is not None and reference.problem is None:
+            of_groups.setdefault(group, Counter())[split] += 1
     divided = sorted(group for group, splits in of_groups.items() if len(splits) > 1)
     if divided:
         warn(
@@ -370,7 +375,7 @@ def keep_splits(
         group: min(splits, key=lambda name: (-splits[name], name)) for group, splits in of_groups.items()
     }
     for reference, known in spilled:
-        split = known or chosen.get(reference.group or "", reference.split)
+        split = known or chosen.get(reference.joint or reference.group or "", reference.split)
         yield reference if split == reference.split else replace(reference, split=split)
 
 

@@ -122,12 +122,12 @@ def convert_input(
     Raises:
         JobError: the system failed, or an option fits no input; an error of the input itself is in the outcome.
     """
-    complete = _with_members(reference, series_folder)
+    complete = with_members(reference, series_folder)
     outcome = retry_when_memory_free(budget, lambda share: _convert_now(complete, sources, converter, share))
     return replace(outcome, reference=reference)
 
 
-def _with_members(reference: SourceExample, series_folder: str | None) -> SourceExample:
+def with_members(reference: SourceExample, series_folder: str | None) -> SourceExample:
     """Return the reference with the files and slices of its series, which may be listed in a file."""
     if reference.stored is None or series_folder is None:
         return reference
@@ -316,7 +316,7 @@ def contents_of(
     """Return the SHA-256 of each reference's content by its source."""
 
     def content_of(reference: SourceExample) -> str:
-        complete = _with_members(reference, series_folder)
+        complete = with_members(reference, series_folder)
         return retry_when_memory_free(budget, lambda share: _HashedFiles(sources, share).content_of(complete))
 
     digests = threads.map(content_of, references)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 from halofeed.pipelines.classes import NamesInLabels
 from halofeed.pipelines.declared_sizes import add_declared_objects
+from halofeed.pipelines.duplicates import Duplicates
 from halofeed.pipelines.earlier_version import EarlierVersion, keep_splits
 from halofeed.pipelines.opened_sources import Sources, naming_faults
 from halofeed.pipelines.references import ReferenceWriter
@@ -24,7 +25,13 @@ from halofeed.prep.annotations.contract import (
     keep_classes,
     reject_lone_surrogates,
 )
-from halofeed.prep.annotations.splits import SplitOptions, assign_splits, check_groups, find_split_lists
+from halofeed.prep.annotations.splits import (
+    FindCopies,
+    SplitOptions,
+    assign_splits,
+    check_groups,
+    find_split_lists,
+)
 from halofeed.prep.annotations.unlabeled import assign_unlabeled_apart
 from halofeed.prep.convert.channel_grids import named_channel
 from halofeed.prep.layouts import Layout
@@ -44,6 +51,7 @@ class LayoutInput:
         options: options that the layout reads.
         splits: how the user divides the references.
         earlier: version whose examples keep their splits.
+        duplicates: what --duplicates does with copies; None where they are only reported.
     """
 
     recipe: Recipe
@@ -53,6 +61,7 @@ class LayoutInput:
     options: LayoutOptions
     splits: SplitOptions
     earlier: EarlierVersion | None = None
+    duplicates: Duplicates | None = None
 
 
 def list_here(layout_input: LayoutInput, writer: ReferenceWriter | None) -> Totals:
@@ -200,7 +209,11 @@ def _assigned(
     """
     options = layout_input.splits
     assign = functools.partial(
-        _assign, options=options, are_patients=layout_input.layout.name == "dicom", warn=warn
+        _assign,
+        options=options,
+        are_patients=layout_input.layout.name == "dicom",
+        warn=warn,
+        find_copies=layout_input.duplicates or iter,
     )
     if layout_input.recipe.may_hold_label_images():
         assigned = assign_unlabeled_apart(references, assign, by_shares=bool(options.shares))
@@ -215,8 +228,9 @@ def _assign(
     options: SplitOptions,
     are_patients: bool,
     warn: Callable[[str], None],
+    find_copies: FindCopies,
 ) -> Iterator[SourceExample]:
-    assigned = assign_splits(references, options, warn)
+    assigned = assign_splits(references, options, warn, find_copies)
     return check_groups(assigned, options, are_patients=are_patients, warn=warn)
 
 
@@ -227,7 +241,8 @@ def print_unused_lists(layout_input: LayoutInput) -> None:
 
     def try_words(words: Sequence[str]) -> str | None:
         texts = {split: images.read(path).decode("utf-8-sig") for split, path in lists.items()}
-        divided = replace(layout_input, splits=replace(layout_input.splits, lists=texts))
+        splits = replace(layout_input.splits, lists=texts)
+        divided = replace(layout_input, splits=splits, duplicates=None)
         counts = Counter(one.split for one in list_references(divided) if one.problem is None)
         listed = (f"{count:,} in {split}" for split, count in counts.items())
         return f"puts {' and '.join(listed)}" if len(counts) > 1 else None

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 from halofeed.pipelines.declared_sizes import check_declared_sizes
+from halofeed.pipelines.duplicates import COPIES, Duplicates
 from halofeed.pipelines.earlier_version import EarlierVersion, compatible_labels
+from halofeed.pipelines.first_pass import FirstPass, PassOptions
 from halofeed.pipelines.job import JobOptions
 from halofeed.pipelines.list_references import (
     LayoutInput,
     list_here,
     list_references,
     print_unused_lists,
+    print_warning,
     splits_of,
 )
 from halofeed.pipelines.opened_sources import Sources, naming_faults
@@ -30,14 +33,16 @@ from halofeed.prep.annotations.labels import LabelMap
 from halofeed.prep.annotations.splits import SplitOptions
 from halofeed.prep.layouts import Layout, find_layout
 from halofeed.prep.options.recipe import Recipe
+from halofeed.prep.sources.example import SourceExample
 from halofeed.prep.sources.file_names import STACK_EXTENSIONS, extension_of, is_image_name
 from halofeed.prep.sources.files import RemoteFiles, SourceFiles
 from halofeed.prep.voxels.intensity import check_channels_are_ct
-from halofeed.schemas.identity import refuse_repeated
+from halofeed.schemas.identity import example_id, refuse_repeated
 from halofeed.schemas.limits import SHARDS, SPLITS
 from halofeed.schemas.tasks import task_named
 from halofeed.system.console import print_status
 from halofeed.system.errors import AnnotationsError, SourceError, UsageError
+from halofeed.system.threads import available_cores
 from halofeed.system.wording import plural
 
 _STACK_BYTES = 64 << 20
@@ -54,6 +59,7 @@ class ConversionPlan:
         fingerprints: fingerprint of the references and labels, then those that earlier versions would give.
         stamps: digest of the stamps of all source files; "" where a file may change and keep its stamp.
         totals: counts of the references, and facts about them.
+        copies: what --duplicates found, see `Duplicates.counts`; empty where copies are only reported.
     """
 
     task: str
@@ -62,11 +68,13 @@ class ConversionPlan:
     fingerprints: tuple[str, ...]
     stamps: str
     totals: Totals
+    copies: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def inputs(self) -> dict[str, Any]:
         """Return the manifest's entry for the references and labels."""
-        return {"count": self.totals.count, "fingerprint": self.fingerprints[0]}
+        found = {"count": self.totals.count, "fingerprint": self.fingerprints[0]}
+        return {**found, COPIES: dict(self.copies)} if self.copies else found
 
     def describe_splits(self) -> str:
         """Return the number of convertible references of each split, such as "test 72, train 205"."""
@@ -84,6 +92,10 @@ ListInJob: TypeAlias = "Callable[[Layout, LayoutOptions, SplitOptions], Totals |
 """Function that lists, counts and writes the references by workers; it returns None where this process must do so."""
 
 
+MakeFirstPass: TypeAlias = "Callable[[Callable[[SourceExample], SourceExample]], FirstPass]"
+"""Function from `FileSelection.complete` to the pass that finds copies."""
+
+
 def make_plan(
     options: JobOptions,
     recipe: Recipe,
@@ -92,6 +104,7 @@ def make_plan(
     list_series: ListSeries | None = None,
     list_in_job: ListInJob | None = None,
     earlier: EarlierVersion | None = None,
+    first_pass: MakeFirstPass | None = None,
 ) -> ConversionPlan:
     """Read the annotations and write the references for the workers.
 
@@ -100,10 +113,11 @@ def make_plan(
         list_series: as in `LayoutOptions`.
         list_in_job: see `ListInJob`; None lists them in this process.
         earlier: version whose task and classes the data set keeps; with --keep-splits also the splits.
+        first_pass: see `MakeFirstPass`; None decodes the inputs in this process.
 
     Raises:
-        AnnotationsError: unknown labels, two sources with one id, a group in several splits, invalid names of splits,
-            or nothing to convert.
+        AnnotationsError: unknown labels, two sources with one id, a group or copies in several splits, invalid names of
+            splits, or nothing to convert.
         UsageError: the layout does not support the task, or an option has an invalid name of a split.
     """
     layout = find_layout(recipe.layout)
@@ -113,6 +127,9 @@ def make_plan(
     layout_input = _input_of_layout(options, recipe, layout, sources)
     if options.keep_splits:
         layout_input = replace(layout_input, earlier=earlier)
+    if recipe.duplicates != "report":
+        duplicates = _duplicates_of(layout_input, earlier, first_pass)
+        layout_input = replace(layout_input, duplicates=duplicates)
     with naming_faults(sources):
         totals = (
             None if list_in_job is None else list_in_job(layout, layout_input.options, layout_input.splits)
@@ -142,6 +159,26 @@ def make_plan(
         fingerprints=totals.fingerprints(json.dumps(replace(label_map, forms=()).to_json()).encode()),
         stamps=_stamps_of(sources, totals),
         totals=totals,
+        copies=layout_input.duplicates.counts if layout_input.duplicates else {},
+    )
+
+
+def _duplicates_of(
+    layout_input: LayoutInput, earlier: EarlierVersion | None, first_pass: MakeFirstPass | None
+) -> Duplicates:
+    """Return what --duplicates does with copies."""
+    recipe, complete = layout_input.recipe, layout_input.selection.complete
+    if first_pass is None:
+        here = PassOptions(recipe=recipe, images=layout_input.sources.images.root, threads=available_cores())
+        search = FirstPass(options=here, run=map, complete=complete)
+    else:
+        search = first_pass(complete)
+    return Duplicates(
+        mode=recipe.duplicates,
+        search=search,
+        by_shares=bool(layout_input.splits.shares),
+        is_earlier=lambda one: earlier is not None and earlier.has_record(example_id(one.key)),
+        warn=print_warning,
     )
 
 

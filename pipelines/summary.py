@@ -9,6 +9,7 @@ from typing import Any
 
 from halofeed.pipelines.commit import cure_of
 from halofeed.pipelines.convert import Conversion
+from halofeed.pipelines.duplicates import COPIES, describe_copies
 from halofeed.pipelines.output_folder import OutputFolder
 from halofeed.pipelines.reject_limit import inputs_of, share_warning, stage_of
 from halofeed.pipelines.run_counts import ConversionSummary
@@ -51,6 +52,7 @@ def summary(
     lines += [f"  {tiles}" for tiles in [tiles_of_pictures(manifest)] if tiles]
     lineage = lineage_of(manifest.inputs)
     lines += run_lines(done.summary, was_there=done.was_there, earlier=lineage.version if lineage else "")
+    lines += [f"  {describe_copies(manifest.inputs[COPIES])}"] if COPIES in manifest.inputs else []
     lines += outcome_lines(done, warn_cut, f", see {OutputFolder(done.folder).path(REJECTED)}")
     lines += [f"  warning: {warning}" for warning in [rejected_warning(done, max_rejected)] if warning]
     lines += _unused(manifest)

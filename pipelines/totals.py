@@ -116,8 +116,8 @@ class Totals:
         if reference.problem is not None:
             reference = _without_secrets(reference)
         # The digests above are of the reference as it was listed, so changed groups and secrets still change them.
-        if reference.problem is not None or reference.group is not None:
-            line = reference_to_json(replace(reference, group=None))
+        if reference.problem is not None or reference.group is not None or reference.joint is not None:
+            line = reference_to_json(replace(reference, group=None, joint=None))
         identity = example_id(reference.key)
         self.count += 1
         if reference.problem is None:

@@ -62,7 +62,7 @@ def _leaks(reviewed: ReviewedSet, groups: Sequence[CopyGroup], lists: str) -> It
     named = " and ".join(str(reviewed.place(record)) for record in (first[0], other))
     yield (
         f"{plural(len(leaks), 'group')} of copies {'is' if len(leaks) == 1 else 'are'} in several splits, such as "
-        f"{named}, so a test measures memory; {lists}"
+        f"{named}, so a test measures memory; {lists}{_repair(reviewed)}"
     )
 
 
@@ -81,3 +81,13 @@ def _other_labels(reviewed: ReviewedSet, groups: Sequence[CopyGroup], lists: str
     least = "at least " if len(groups) > _MOST_LABELED else ""
     has = "has" if len(found) == 1 else "have"
     yield f"{least}{plural(len(found), 'group')} of copies {has} labels that differ, such as {named}: {words}; {lists}"
+
+
+def _repair(reviewed: ReviewedSet) -> str:
+    """Return the options that repair leaks; "" where the conversion already had one of them."""
+    recipe = reviewed.manifest.recipe
+    if recipe.get("duplicates", "report") != "report":
+        return ""
+    if recipe.get("split_shares") or recipe.get("folds"):
+        return "; the same command with --duplicates group --overwrite keeps copies in one split"
+    return "; the same command with --duplicates drop --overwrite converts one of each, the one in test before others"

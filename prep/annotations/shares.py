@@ -43,7 +43,12 @@ def hash_of(group: str, seed: int) -> int:
 
 
 def group_name(example: SourceExample) -> str:
-    """Return the group of an example; an example without one is a separate group, named by its key."""
+    """Return the group of an example; an example without one is a separate group, named by its key.
+
+    Groups that copies join are one.
+    """
+    if example.joint is not None:
+        return example.joint
     return str(example.key) if example.group is None else example.group
 
 

@@ -114,26 +114,34 @@ def compile_group_pattern(pattern: str) -> Expression:
     return compiled
 
 
+FindCopies = Callable[[Iterable[SourceExample]], Iterator[SourceExample]]
+"""Function that yields the same examples, and joins copies (`SourceExample.joint`) or gives some of them a problem."""
+
+
 def assign_splits(
-    examples: Iterable[SourceExample], options: SplitOptions, warn: Callable[[str], None] = lambda _: None
+    examples: Iterable[SourceExample],
+    options: SplitOptions,
+    warn: Callable[[str], None] = lambda _: None,
+    find_copies: FindCopies = iter,
 ) -> Iterator[SourceExample]:
     """Yield each example with its group and its split, in the original order.
 
     Args:
         warn: receives a sentence about splits without an image.
+        find_copies: is called once groups are known, and splits too, unless shares divide the examples.
 
     Raises:
         AnnotationsError: a group is in several splits, or a list entry matches no image or several.
     """
     examples = add_groups(examples, options)
     if options.shares:
-        yield from _split_by_shares(examples, options, warn)
+        yield from _split_by_shares(find_copies(examples), options, warn)
         return
     if options.lists:
         examples = _split_by_lists(examples, options.lists)
     elif options.cases:
         examples = _split_by_cases(examples, options.cases)
-    yield from _check_undivided_groups(examples)
+    yield from _check_undivided_groups(find_copies(examples))
 
 
 def add_groups(examples: Iterable[SourceExample], options: SplitOptions) -> Iterator[SourceExample]:

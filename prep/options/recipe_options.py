@@ -48,6 +48,9 @@ _SCALED = Need(
 _SEQUENCES = ("mot", "visdrone-video", "cvat")
 """Layouts of boxes on the frames of sequences."""
 
+DUPLICATES = ("report", "group", "drop", "drop-conflicts")
+"""What becomes of inputs that show the same."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class ClipOptions:
@@ -523,6 +526,15 @@ class RecipeOptions(ClipOptions, VolumeOptions, TileOptions):
         None,
         "regular expression with one (group) in the source's path, whose sources stay in one split, e.g. "
         "'(patient[0-9]+)'; '(.+)' makes each source a group of its own",
+    )
+    duplicates: str = option(
+        "report",
+        "inputs that show the same, also resized, recompressed, mirrored, turned, brightened or cropped by a tenth. "
+        "report: warn at the end where copies are in several splits; group: keep copies, with their groups, in one "
+        "split of --split-shares or --folds; drop: convert one of each (labeled before unlabeled, test before train, "
+        "the largest, the first by path), and all where labels differ; drop-conflicts: none where labels differ",
+        choices=DUPLICATES,
+        omitted=True,
     )
 
     def picture_shape(self) -> tuple[int, int] | None:

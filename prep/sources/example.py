@@ -112,6 +112,8 @@ class SourceExample:
         key: original id, stored in `image/key/source`: an integer of the annotations, or `source`.
         split: split of the source; "train" if it has none.
         group: patient or scene that must not be divided between splits; None: the image itself.
+        joint: name that all examples share which copies join, with their groups; they go to one split. None without a
+            copy.
         label: class name of a classification example.
         labels: class names of an example that may have several or none; `label` is then None.
         boxes: objects of a detection example, possibly empty; None for classification.
@@ -159,6 +161,7 @@ class SourceExample:
     key: str | int
     split: str = "train"
     group: str | None = None
+    joint: str | None = None
     label: str | None = None
     labels: tuple[str, ...] | None = None
     boxes: tuple[Box, ...] | None = None

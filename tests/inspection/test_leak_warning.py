@@ -42,6 +42,19 @@ def test_the_command_and_python_warn_of_copies_with_files_and_a_command(
     assert "copies" not in capfd.readouterr().err
 
 
+@pytest.mark.parametrize(
+    "more", [{}, {"split_shares": "train=0.5,test=0.5", "split_seed": 3}], ids=["named", "shares"]
+)
+def test_the_option_that_a_warning_names_repairs_the_leak(
+    leaking: Path, tmp_path: Path, more: dict[str, object]
+) -> None:
+    words = convert_words(leaking, tmp_path, **SIZE, **more)
+    (line,) = [line for line in halofeed_here(*words).stdout.splitlines() if "in several splits" in line]
+    advised = line.partition("the same command with ")[2].split()[:3]
+    assert advised[0] == "--duplicates" and advised[2] == "--overwrite"
+    assert "in several splits" not in halofeed_here(*words, *advised).stdout
+
+
 def test_no_copies_give_no_warning(tmp_path: Path) -> None:
     for number in range(4):
         write(tmp_path / "in", f"{('train', 'test')[number % 2]}/a/{number}.png", draw(number))

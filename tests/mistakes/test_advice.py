@@ -106,6 +106,21 @@ EXCEPTIONS: dict[str, str] = {
         ),
         "only the user can judge the content of a source",
     ),
+    **dict.fromkeys(
+        (
+            "pipelines/convert.py: --duplicates {}: the sources are compared on this machine before splits",
+            "pipelines/duplicates.py: all of them are kept; correct the labels, or leave them out with",
+            "pipelines/duplicates.py: --duplicates group: {} of copies {} in several splits of the source,",
+        ),
+        "they need pictures that show the same; tests/pipelines/test_duplicates.py types what each says",
+    ),
+    **dict.fromkeys(
+        (
+            "inspection/review/leak_warning.py: ; the same command with --duplicates group --overwrite keeps copies in",
+            "inspection/review/leak_warning.py: ; the same command with --duplicates drop --overwrite converts one of",
+        ),
+        "it ends a warning of a conversion; tests/inspection/test_leak_warning.py types it",
+    ),
     "inspection/review/review.py: and {} more; --json FILE lists all": "tests/inspection/test_copies.py types it",
     **dict.fromkeys(
         (
