@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from halofeed.loader.batch import join_id, split_id
 from halofeed.loader.dataset import Loader
+from halofeed.loader.sampler import RepeatFactor
 
 if TYPE_CHECKING:
     from halofeed.loader.augment import (
@@ -63,6 +64,7 @@ __all__ = [
     "RandomCropImage",
     "RandomResizedCrop",
     "RandomRotation",
+    "RepeatFactor",
     "Rotate90",
     "ScaleJitter",
     "SsdRandomCrop",

@@ -129,8 +129,9 @@ class Loader(Stream):
             and within a class each record that holds it (classification: its class; detection: an object;
             segmentation: a pixel or voxel); or a share for each class by name or id, {"car": 3, "person": 1}, where
             "background" is records without objects or foreground. "foreground": records with any foreground as often as
-            records without. Or a weight for each record, float [record] in stored order, or a function from all ids to
-            these weights. An epoch has as many draws as there are records. Each record gets its share of an epoch,
+            records without. `RepeatFactor(threshold=0.001)`: records of rare classes more often. Or a weight for each
+            record, float [record] in stored order, or a function from all ids to these weights. An epoch has as many
+            draws as there are records. Each record gets its share of an epoch,
             rounded down or up; over many epochs it is within a few draws of its share. Memory: 16 bytes per record, or
             per class of each record. For classes or foreground, making the loader reads each record's classes, for jpeg
             and png with the picture.

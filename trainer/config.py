@@ -37,6 +37,8 @@ FALLING_TO_ZERO = ("cosine", "polynomial")
 """Schedules that reach 0 at the end of the run, and so depend on its length."""
 NORMALIZATIONS = ("dataset", "foreground", "caffe", "tf")
 NORM_SCOPES = ("global", "replica", "core")
+REPEAT_FACTOR = "repeat-factor"
+DRAWS = ("", "class", "foreground", REPEAT_FACTOR)
 DEFAULT_CONFIGS = {
     ("classification", "picture"): "classifier_small",
     ("classification", "volume"): "classifier_small",
@@ -65,6 +67,10 @@ class TrainConfig:
             and "tf" are the normalizations of keras.applications weights.
         augment: tables with a `name` in halofeed.loader.augment and its arguments, applied in order.
         device_augment: the same for halofeed.loader.device, applied in the training step before the normalization.
+        draw_by: how often each record is drawn, as `Loader(draw_by=)` takes it: "class" (each class equally often),
+            "foreground" (records with objects or labels as often as without), "repeat-factor" (records of rare classes
+            more often); "" draws each once per epoch.
+        repeat_threshold: share of the records below which "repeat-factor" repeats a class.
         backbone_weights: file of keras.applications weights (.weights.h5, .h5); "" initializes the weights at random.
         init: run whose weights are the initial ones, by its best checkpoint, or RUN/checkpoints/00000100 for another
             one. Its classes may differ; then the outputs per class are new.
@@ -106,6 +112,8 @@ class TrainConfig:
     normalization: str = "dataset"
     augment: tuple[Mapping[str, Any], ...] = ()
     device_augment: tuple[Mapping[str, Any], ...] = ()
+    draw_by: str = ""
+    repeat_threshold: float = 0.001
     backbone_weights: str = option("", "file of keras.applications weights for the backbone")
     init: str = option(
         "",
@@ -221,15 +229,17 @@ class TrainConfig:
             "compute_dtype": COMPUTE_DTYPES,
             "normalization": NORMALIZATIONS,
             "norm_scope": NORM_SCOPES,
+            "draw_by": DRAWS,
         }
         return [
             *((name, "1 or more", getattr(self, name) >= 1) for name in positive),
             *((name, "0 or more", getattr(self, name) >= 0) for name in natural),
             *(
-                (name, f"one of {', '.join(known)}", getattr(self, name) in known)
+                (name, f"one of {', '.join(filter(None, known))}", getattr(self, name) in known)
                 for name, known in choices.items()
             ),
             *((name, "more than 0", getattr(self, name) > 0) for name in ("learning_rate", "norm_epsilon")),
+            ("repeat_threshold", "more than 0 up to 1", 0 < self.repeat_threshold <= 1),
             (
                 "image_shape",
                 "[height, width, channel] or [depth, height, width, channel], each 1 or more",

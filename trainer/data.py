@@ -18,11 +18,12 @@ from halofeed.loader.augment import build_augmentations
 from halofeed.loader.batch import PADDING_ID, split_id
 from halofeed.loader.device import check_device_augmentations, device_keys
 from halofeed.loader.mesh_batches import mesh_specs, place_batch
+from halofeed.loader.sampler import RepeatFactor
 from halofeed.schemas.manifest import Manifest, read_manifest
 from halofeed.schemas.partition import Partition
 from halofeed.system.errors import UsageError
 from halofeed.system.wording import plural
-from halofeed.trainer.config import TrainConfig
+from halofeed.trainer.config import REPEAT_FACTOR, TrainConfig
 from halofeed.trainer.planes_on_device import colored_on_device
 from halofeed.trainer.record_metadata import SplitMetadata
 from halofeed.trainer.task import (
@@ -169,6 +170,7 @@ def open_data(
         "batch_size": config.batch_size,
         "seed": config.seed,
         "augment": build_augmentations(config.augment),
+        "draw_by": draws_of(config),
         "include": device_keys(manifest) if config.device_augment else (),
     }
     loader = Loader(**options)
@@ -197,6 +199,17 @@ def open_data(
     }
     batches = colored_on_device(loader, options, config.parsed_partition())
     return TrainData(facts=facts, batches=batches, evaluation=evaluation, description=description)
+
+
+def draws_of(config: TrainConfig) -> str | RepeatFactor | None:
+    """Return `Loader(draw_by=)` of a config.
+
+    >>> draws_of(TrainConfig(draw_by="repeat-factor", repeat_threshold=0.01))
+    RepeatFactor(threshold=0.01)
+    """
+    if config.draw_by == REPEAT_FACTOR:
+        return RepeatFactor(threshold=config.repeat_threshold)
+    return config.draw_by or None
 
 
 def evaluation_loader(path: str | Path, split: str, batch_size: int, task: TrainingTask) -> Loader:

@@ -1,5 +1,6 @@
 """Each record is drawn as often as its weight, classes or foreground require, exactly and from any step."""
 
+import math
 import shutil
 import time
 from collections import Counter
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from halofeed.errors import CorruptFileError, UsageError
 from halofeed.loader import Loader, Mixture
 from halofeed.loader.batch import join_id
-from halofeed.loader.sampler import Draws, Sampler
+from halofeed.loader.sampler import Draws, RepeatFactor, Sampler
 from tests.support.batches import flip, joined
 from tests.support.volume_writer import draw_scans, write_scans
 
@@ -68,6 +69,39 @@ def test_classes_are_equally_frequent_or_have_their_shares_and_so_are_the_record
         assert all(abs(per_record[i] - 40 / len(held)) <= 4 for i in held) and most
     rows = rows_of(Loader(folder, batch_size=12, draw_by={0: 3, 2: 1}), 5)
     assert Counter(rows["label"].tolist()) == {0: 45, 2: 15}
+
+
+def slow_repeat_factors(classes, threshold):
+    """By the definition of LVIS: r(c) = max(1, sqrt(t / f(c))), and a record has the largest of its classes."""
+    share = {
+        label: sum(label in held for held in classes) / len(classes) for held in classes for label in held
+    }
+    factors = {label: max(1.0, math.sqrt(threshold / f)) for label, f in share.items()}
+    return [max([1.0, *(factors[label] for label in held)]) for held in classes]
+
+
+@given(st.lists(st.sets(st.integers(1, 5), max_size=4), min_size=1, max_size=12), st.floats(0.001, 1.0))
+def test_repeat_factors_are_those_of_lvis(classes, threshold):
+    pairs = np.array([(n, c) for n, held in enumerate(classes) for c in held], np.int64).reshape(-1, 2).T
+    found = RepeatFactor(threshold=threshold).weights(*pairs, count=len(classes))
+    np.testing.assert_allclose(found, slow_repeat_factors(classes, threshold), rtol=1e-12)
+
+
+def test_records_of_rare_classes_are_drawn_by_their_repeat_factors_from_any_step(draw, write):
+    folder = write(classified(draw, [1, 3, 16]))
+    rule = RepeatFactor(threshold=0.8)
+    loader = Loader(folder, batch_size=5, seed=3, draw_by=rule)
+    rows = rows_of(loader, 40)
+    counts = Counter(rows["label"].tolist())
+    weights = np.array([4.0, 3 * math.sqrt(0.8 / 0.15), 16.0])
+    for label, expected in enumerate(weights / weights.sum() * 200):
+        assert abs(counts[label] - expected) <= 4
+    again = Loader(folder, batch_size=5, seed=3, draw_by=rule)
+    np.testing.assert_array_equal(join_id(again.batch(27)["id"]), join_id(rows["id"])[135:140])
+    half = Loader(folder, batch_size=10, seed=3, draw_by=rule, shard_index=1, shard_count=2)
+    np.testing.assert_array_equal(join_id(half.batch(3)["id"]), join_id(rows["id"])[35:40])
+    with pytest.raises(UsageError, match=r"RepeatFactor: threshold: expected a share"):
+        RepeatFactor(threshold=1.5)
 
 
 def test_objects_decide_in_detection(draw, write):

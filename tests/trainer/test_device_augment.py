@@ -13,6 +13,7 @@ import pytest
 from flax import nnx
 
 from halofeed.errors import UsageError
+from halofeed.loader import Loader
 from halofeed.loader.batch import split_id
 from halofeed.loader.device import BiasField, Contrast, GaussianNoise, Normalization, augment_on_device
 from halofeed.trainer.config import TrainConfig, load_config
@@ -156,6 +157,22 @@ def test_images_are_mixed_for_tasks_whose_loss_takes_mixed_classes_alone():
         UsageError, match=r"device_augment BatchMix: .*loss of detection takes no mixed classes"
     ):
         build_training_setup(dataclasses.replace(config, model="retinanet"), detection)
+
+
+def test_a_recipe_draws_records_as_the_loader_does(folder):
+    states = {
+        name: opened(config_of(draw_by=name), folder).batches.state(3)
+        for name in ("", "class", "repeat-factor")
+    }
+    assert states[""]["draw_by"] is None
+    assert states["class"] == Loader(
+        folder, split="train", batch_size=4, include=("epoch", "size"), draw_by="class"
+    ).state(3)
+    assert states["repeat-factor"] != states["class"]
+    with pytest.raises(
+        UsageError, match="draw by: expected one of class, foreground, repeat-factor, got often"
+    ):
+        config_of(draw_by="often")
 
 
 def test_a_table_that_cannot_be_is_refused_when_the_data_is_opened(folder):
