@@ -31,7 +31,14 @@ from halofeed.prep.convert.source_signatures import (
 from halofeed.prep.options.recipe import Recipe
 from halofeed.prep.sources.example import SourceExample
 from halofeed.prep.sources.files import SourceFiles, source_files
-from halofeed.prep.voxels.copy_groups import MOST_COMPARED, CopyGroup, are_copies, doubtful_pairs, group_pairs
+from halofeed.prep.voxels.copy_groups import (
+    MOST_COMPARED,
+    CopyGroup,
+    are_copies,
+    doubtful_pairs,
+    group_pairs,
+    without_unlike,
+)
 from halofeed.prep.voxels.copy_search import Pairs, find_pairs, is_certain
 from halofeed.prep.voxels.same_pixels import Gray
 from halofeed.prep.voxels.signatures import unpack_signatures
@@ -162,7 +169,8 @@ class FirstPass:
 
     def _confirmed(self, examples: Iterable[SourceExample], pairs: Pairs, planes: int) -> tuple[Pairs, int]:
         """Return the pairs that are copies, and how many were too many to compare."""
-        copies = is_certain(pairs, planes)
+        certain = is_certain(pairs, planes)
+        copies = certain.copy()
         doubtful, left = doubtful_pairs(pairs, planes, MOST_COMPARED)
         for part in range(0, len(doubtful), _PAIRS_AT_ONCE):
             some = doubtful[part : part + _PAIRS_AT_ONCE]
@@ -171,7 +179,8 @@ class FirstPass:
             for at in some.tolist():
                 first, second = pictures[int(pairs.first[at])], pictures[int(pairs.second[at])]
                 copies[at] = are_copies(pairs, at, first, second)
-        return pairs.take(copies), left
+        trusted = without_unlike(copies, certain, doubtful)
+        return pairs.take(trusted), left + int((copies & ~trusted).sum())
 
     def _differences(
         self,

@@ -1,7 +1,7 @@
 """Search of a data set for copies: leaks between splits, copies with other labels, exact and near copies in a split.
 
-Signatures in the indexes show which records are alike (`copy_search`). Where they leave a doubt, the pixels decide
-(`copy_groups`). `copy_labels` compares their labels. Copies of copies form a group, and each group is one suspect.
+Signatures in the indexes show which records may be copies (`copy_search`), and the pixels decide (`copy_groups`).
+`copy_labels` compares their labels. Copies of copies form a group, and each group is one suspect.
 """
 
 from __future__ import annotations
@@ -19,7 +19,13 @@ from halofeed.inspection.review.reviewed_set import ReviewedSet
 from halofeed.inspection.review.suspects import Suspect, SuspectKind
 from halofeed.inspection.stored_records import integer_of, stored_image
 from halofeed.prep.annotations.unlabeled import UNLABELED_SPLIT
-from halofeed.prep.voxels.copy_groups import CopyGroup, are_copies, doubtful_pairs, group_pairs
+from halofeed.prep.voxels.copy_groups import (
+    CopyGroup,
+    doubtful_pairs,
+    group_pairs,
+    match_pair,
+    without_unlike,
+)
 from halofeed.prep.voxels.copy_search import Pairs, find_pairs, is_certain
 from halofeed.prep.voxels.same_pixels import Gray, to_compared
 from halofeed.prep.voxels.signatures import Signatures, unpack_signatures
@@ -28,8 +34,10 @@ from halofeed.system.wording import plural
 
 _KEPT_PICTURES = 2_000
 """Decoded pictures of 36 KiB that are kept for further pairs."""
+_KEPT_CONTENTS = 20_000
+"""Checksums that are kept for further pairs."""
 _SAME_OBJECTS = 0.98
-"""Correlation of details from which two pictures show the same objects."""
+"""Correlation of details of the thumbnails from which two pictures show the same objects."""
 
 
 class CopyKind(SuspectKind):
@@ -81,7 +89,7 @@ def copy_groups(reviewed: ReviewedSet, *, within_splits: bool = True) -> list[Co
     pairs = pairs.take(~_belong_together(pairs, signatures, splits))
     if not within_splits:
         pairs = pairs.take(is_certain(pairs, planes) | (splits[pairs.first] != splits[pairs.second]))
-    return group_pairs(_confirmed(reviewed, pairs, planes))
+    return group_pairs(*_confirmed(reviewed, pairs, planes))
 
 
 def _belong_together(
@@ -93,23 +101,32 @@ def _belong_together(
     return np.asarray(one_group & (split_numbers[pairs.first] == split_numbers[pairs.second]))
 
 
-def _confirmed(reviewed: ReviewedSet, pairs: Pairs, planes: int) -> Pairs:
-    """Return the pairs that are certain, and those of which the pixels show it; scans and clips have no others."""
-    copies = is_certain(pairs, planes)
-    doubtful, left = doubtful_pairs(pairs, planes, reviewed.most_compared)
+def _confirmed(reviewed: ReviewedSet, pairs: Pairs, planes: int) -> tuple[Pairs, NDArray[np.float32]]:
+    """Return the pairs that are copies, and the correlation of the details of each, float32 [pair].
+
+    Pictures are copies if their stored images are equal or their pixels agree. A record whose image cannot be decoded
+    has only its thumbnail, and so have scans and clips.
+    """
+    certain = is_certain(pairs, planes)
+    copies, similarities = certain.copy(), pairs.scores.copy()
+    compared, left = doubtful_pairs(pairs, planes, reviewed.most_compared)
+    picture = lru_cache(maxsize=_KEPT_PICTURES)(lambda record: _picture(reviewed, record))
+    content = lru_cache(maxsize=_KEPT_CONTENTS)(reviewed.content)
+    for at in compared.tolist():
+        one, other = int(pairs.first[at]), int(pairs.second[at])
+        if content(one) == content(other) != b"":
+            copies[at], similarities[at] = True, 1
+        elif (first := picture(one)) is not None and (second := picture(other)) is not None:
+            match = match_pair(pairs, at, first, second)
+            copies[at], similarities[at] = match.is_same, match.details
+    trusted = without_unlike(copies, certain, compared)
+    left += int(np.count_nonzero(copies & ~trusted))
     if left:
         reviewed.not_searched.append(
             f"{plural(left, 'pair')} of records whose signatures are less alike, because the pixels of "
             f"{reviewed.most_compared:,} pairs were compared"
         )
-
-    @lru_cache(maxsize=_KEPT_PICTURES)
-    def picture(record: int) -> Gray | None:
-        return _picture(reviewed, record)
-
-    for at in doubtful.tolist():
-        copies[at] = are_copies(pairs, at, picture(int(pairs.first[at])), picture(int(pairs.second[at])))
-    return pairs.take(copies)
+    return pairs.take(trusted), similarities[trusted]
 
 
 def _picture(reviewed: ReviewedSet, record: int) -> Gray | None:
@@ -161,6 +178,6 @@ def _is_exact(reviewed: ReviewedSet, group: CopyGroup) -> bool:
 
 def likeness_of(reviewed: ReviewedSet, group: CopyGroup) -> Likeness:
     """Return how far all records of a group are alike."""
-    if group.is_part or group.similarity < _SAME_OBJECTS:
+    if group.is_part or group.thumbnails < _SAME_OBJECTS:
         return Likeness.SCENE
     return Likeness.PIXELS if _is_exact(reviewed, group) and not group.is_changed else Likeness.OBJECTS

@@ -10,12 +10,13 @@ import pytest
 from numpy.typing import NDArray
 
 import halofeed
-from halofeed.inspection.review.copies import CopyKind, find_copies
+from halofeed.inspection.review import copies as copies_module
+from halofeed.inspection.review.copies import CopyKind, copy_groups, find_copies
 from halofeed.inspection.review.review import Review, review_dataset
 from halofeed.inspection.review.reviewed_set import ReviewedSet
 from halofeed.inspection.review.suspects import Suspect
 from halofeed.pipelines import shard_writer
-from halofeed.prep.voxels import signatures
+from halofeed.prep.voxels import copy_search, signatures
 from halofeed.prep.voxels.copy_search import (
     find_pairs,
     shows_something,
@@ -23,6 +24,7 @@ from halofeed.prep.voxels.copy_search import (
     turn_by_both,
     turned,
 )
+from halofeed.prep.voxels.same_pixels import Match
 from halofeed.prep.voxels.signatures import Signatures, sign_picture, sign_stack, unpack_signatures
 from tests.support.conversions import halofeed_here, run_convert
 
@@ -54,6 +56,19 @@ def draw(seed: int) -> Pixels:
         cv2.ellipse(scene, center, axes, int(random.integers(0, 180)), 0, 360, color, -1)
     noise = random.normal(0, 5, scene.shape)
     return np.clip(scene + noise, 0, 255).astype(np.uint8)
+
+
+def retina(seed: int) -> Pixels:
+    """Draw an eye through the round window of a camera: the strongest edge is the same in all of them."""
+    random = np.random.default_rng(seed)
+    picture = np.zeros((160, 200, 3), np.uint8)
+    cv2.circle(picture, (100, 80), 74, (110, 130, 150), -1)
+    inside = picture[..., 0] > 0
+    for _ in range(9):
+        ends = random.integers(20, 180, (4, 2)).astype(np.int32)
+        cv2.polylines(picture, [ends], False, (80, 95, 110), 3)
+    picture[~inside] = 0
+    return picture
 
 
 def write(folder: Path, name: str, pixels: Pixels) -> None:
@@ -140,8 +155,10 @@ def signed(words: list[tuple[int, ...]]) -> Signatures:
     return unpack_signatures(np.array(words))
 
 
-def test_many_copies_of_one_picture_are_all_in_some_pair() -> None:
-    words = [sign_picture(draw(1), f"{number}.png", None) for number in range(300)]
+def test_many_copies_of_one_picture_are_all_in_some_pair(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(copy_search, "_MOST_NEIGHBORS", 8)
+    picture = draw(1)
+    words = [sign_picture(picture, f"{number}.png", None) for number in range(300)]
     pairs = find_pairs(signed([*words, sign_picture(draw(2), "x.png", None)]))
     assert set(pairs.first.tolist()) | set(pairs.second.tolist()) == set(range(300))
     assert len(pairs) < 300 * 32
@@ -292,6 +309,36 @@ def test_doubtful_pairs_beyond_the_limit_are_counted(tmp_path: Path) -> None:
     list(find_copies(limited))
     (text,) = limited.not_searched
     assert "pairs of records whose signatures are less alike" in text and "of 1 pairs were compared" in text
+
+
+def test_alike_pairs_beyond_the_limit_are_copies_only_where_the_compared_ones_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(4):
+        for side in "ab":
+            write(tmp_path / "in", f"a/{side}{number}.png", retina(number))
+            write(tmp_path / "in", f"a/mirrored{side}{number}.png", retina(number)[:, ::-1])
+    reviewed(tmp_path)
+    limited = ReviewedSet(tmp_path / "drawn" / "1.0.0", most_compared=8)
+    assert sorted(len(group.records) for group in copy_groups(limited)) == [4, 4, 4, 4]
+    assert not limited.not_searched
+    unlike = Match(details=0, blocks=0, is_small=False)
+    monkeypatch.setattr(copies_module, "match_pair", lambda *_: unlike)
+    assert all(len(group.records) == 2 for group in copy_groups(limited))
+    (text,) = limited.not_searched
+    assert "of 8 pairs were compared" in text
+
+
+def test_retinas_of_other_eyes_are_no_copies_and_a_suspect_states_the_correlation_of_the_pixels(
+    tmp_path: Path,
+) -> None:
+    for number in range(12):
+        write(tmp_path / "in", f"train/a/{number}.png", retina(number))
+    write(tmp_path / "in", "test/a/copy.png", PLANTED["recompressed"](retina(3)[:, ::-1]))
+    (leak,) = copies(reviewed(tmp_path))
+    assert leak.kind == CopyKind.LEAK and names(leak) == {"3", "copy"}
+    (group,) = copy_groups(ReviewedSet(tmp_path / "drawn" / "1.0.0"))
+    assert f"correlate by {group.similarity:.2f}" in leak.words and group.similarity != group.thumbnails
 
 
 def test_the_command_prints_the_first_suspects_and_writes_all(tmp_path):
