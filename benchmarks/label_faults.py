@@ -5,18 +5,20 @@
     python benchmarks/label_faults.py data/cells/1.0.0 --out /tmp/cells -- --config retinanet_small
     python benchmarks/label_faults.py data/cells/1.0.0 --out /tmp/cells --cleanlab /tmp/peers/bin/python
 
-The set has boxes of pictures, or masks of pictures or volumes, and two folds. The first command writes a copy of it in
-which 5 % of the labels are faulty, trains a run on each fold with the options after `--`, and counts. Later commands
-keep what is there.
+The set has classes or boxes of pictures, or masks of pictures or volumes, and two folds. The first command writes a
+copy of it in which 5 % of the labels are faulty, trains a run on each fold with the options after `--`, and counts.
+Later commands keep what is there.
 `--cleanlab` names a Python with cleanlab, which ranks the labels by the same predictions.
 
 Planted faults, in equal numbers:
 
+- classes: another class
 - boxes: another class (where there are several), a removed box, a box moved by half of its size, a box at an empty
   place
 - masks: the same for connected objects of at least `--least` pixels; a removed object has the class around it
 
-A fault is found if a suspect of its record overlaps its box before or after the change by `OVERLAP` or more. The list
+A fault is found if a suspect of its record overlaps its box before or after the change by `OVERLAP` or more; that of a
+class is found if its record is a suspect. The list
 is as long as a tenth of the labels, and a suspect that finds no fault uses up a place as one that finds one does.
 """
 
@@ -50,6 +52,8 @@ SHARE, LISTED, OVERLAP = 0.05, 0.1, 0.3
 IGNORED = 255
 Box = tuple[float, float, float, float]
 """ymin, xmin, ymax, xmax in pixels of the stored picture."""
+WHOLE: Box = (0.0, 0.0, 1.0, 1.0)
+"""Place of a fault of a class: the whole picture."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +63,8 @@ class Fault:
     Args:
         source: name of the picture in the copy.
         kind: class, removed, moved or added.
-        boxes: where it is: the box before and after the change, where there is one, as shares of the picture.
+        boxes: where it is: the box before and after the change, where there is one, as shares of the picture; `WHOLE`
+            for a class.
     """
 
     source: str
@@ -69,17 +74,18 @@ class Fault:
 
 @dataclass(eq=False)
 class Picture:
-    """A picture of the copy, with rows ymin, xmin, ymax, xmax, class of its boxes, or a mask."""
+    """A picture of the copy, with rows ymin, xmin, ymax, xmax, class of its boxes, or a mask, or a class."""
 
     name: str
     split: str
     pixels: NDArray[np.uint8]
     boxes: NDArray[np.float64]
-    mask: NDArray[np.uint8] | None
+    mask: NDArray[np.uint8] | None = None
+    label: int | None = None
 
 
 def read_pictures(data: Path) -> Iterator[Picture]:
-    """Read the pictures of a set, with boxes in pixels."""
+    """Read the pictures of a set, with their classes, boxes in pixels, or masks."""
     for split in halofeed.open(data).splits:
         loader = Loader(data, split=split, batch_size=1, training=False)
         for number in range(loader.num_records):
@@ -91,17 +97,34 @@ def read_pictures(data: Path) -> Iterator[Picture]:
                 name = name if mask.ndim == 2 else name.replace(".png", ".nii.gz")
                 yield Picture(name, split, pixels, np.zeros((0, 5)), mask.reshape(-1, *mask.shape[-2:]))
                 continue
+            if "label" in batch:
+                label = int(batch["label"][0])
+                yield Picture(name, split, pixels, np.zeros((0, 5)), label=label)
+                continue
             count = int(batch["num_boxes"][0])
             boxes = batch["boxes"][0, :count] * np.tile(pixels.shape[:2], 2)
-            yield Picture(
-                name, split, pixels, np.column_stack([boxes, batch["classes"][0, :count]]).astype(float), None
-            )
+            rows = np.column_stack([boxes, batch["classes"][0, :count]]).astype(float)
+            yield Picture(name, split, pixels, rows)
 
 
 def overlap(one: ArrayLike, other: ArrayLike) -> float:
     """Return the intersection of two boxes over their union."""
     first, second = (np.asarray(box, np.float64)[None] for box in (one, other))
     return float(ious(first, second)[0, 0])
+
+
+# Classes -------------------------------------------------------------------------------------------------
+
+
+def plant_classes(pictures: list[Picture], classes: int, random: np.random.Generator) -> list[Fault]:
+    """Give pictures another class in place, and return what was changed."""
+    faults = []
+    for at in random.permutation(len(pictures))[: round(SHARE * len(pictures))].tolist():
+        one = pictures[at]
+        assert one.label is not None
+        one.label = (one.label + int(random.integers(1, classes))) % classes
+        faults.append(Fault(source=one.name, kind="class", boxes=(WHOLE,)))
+    return faults
 
 
 # Boxes ---------------------------------------------------------------------------------------------------
@@ -291,7 +314,14 @@ def write_copy(data: Path, out: Path, least: int, seed: int) -> None:
     source = out / "source"
     (source / "images").mkdir(parents=True)
     names = described.class_names
-    if pictures[0].mask is None:
+    if pictures[0].label is not None:
+        labels = len(pictures)
+        faults = plant_classes(pictures, len(names), random)
+        with (source / "classes.csv").open("w", newline="") as stream:
+            table = csv.writer(stream)
+            table.writerow(["filename", "class", "split"])
+            table.writerows([one.name, names[one.label or 0], one.split] for one in pictures)
+    elif pictures[0].mask is None:
         labels = sum(len(one.boxes) for one in pictures)
         faults = plant_boxes(pictures, len(names) - 1, random)
         with (source / "boxes.csv").open("w", newline="") as stream:
@@ -345,8 +375,9 @@ def prepare(data: Path, out: Path, given: argparse.Namespace) -> None:
         if depth:
             size = (*size, "--depth", *depth, "--window-percentiles", "0,100")
         source = out / "source"
-        if (source / "boxes.csv").is_file():
-            form: tuple[object, ...] = ("--source", source / "boxes.csv", "--images", source / "images")
+        tables = [source / name for name in ("classes.csv", "boxes.csv") if (source / name).is_file()]
+        if tables:
+            form: tuple[object, ...] = ("--source", tables[0], "--images", source / "images")
         else:
             lists = ",".join(f"{split}={out / split}.txt" for split in described.splits)
             form = ("--source", source, "--layout", "pairs", "--split-lists", lists)
@@ -379,7 +410,7 @@ def reviewed(out: Path, runs: Sequence[Path]) -> Ranked:
     suspects = json.loads(file.read_text())["suspects"]
     # Other searches, such as that for copies, have no score of a label fault.
     faults = [one for one in suspects if "evidence" in one["words"]]
-    return [(one["records"][0]["source"].rpartition("/")[2], tuple(one["box"])) for one in faults]
+    return [(one["records"][0]["source"].rpartition("/")[2], tuple(one.get("box", WHOLE))) for one in faults]
 
 
 def by_cleanlab(out: Path, runs: Sequence[Path], python: Path) -> dict[str, Ranked]:
@@ -419,6 +450,12 @@ def write_predictions(out: Path, runs: Sequence[Path]) -> list[str]:
             classes=classes - 1,
             labels=np.array(labels),
             predicted=np.array(predicted),
+        )
+    elif np.ndim(first["label"]) == 0:
+        np.savez(
+            out / "predictions.npz",
+            classes=np.array([int(true["label"]) for _, _, true in rows]),
+            probabilities=np.stack([found["probabilities"] for _, found, _ in rows]),
         )
     else:
         ignored = files.manifest.ignore_label

@@ -1,10 +1,12 @@
-"""Rank boxes or regions of masks by cleanlab, for `benchmarks/label_faults.py --cleanlab`, which runs it.
+"""Rank classes, boxes or regions of masks by cleanlab, for `benchmarks/label_faults.py --cleanlab`, which runs it.
 
     PYTHON benchmarks/rank_by_cleanlab.py FOLDER
 
 PYTHON has cleanlab (pip install cleanlab) and needs no halofeed. FOLDER has predictions.npz; lists in the order of
 each rank are written to ranked.json, as [picture, [ymin, xmin, ymax, xmax]]:
 
+- classes: the label quality scores by self-confidence and by normalized margin with adjusted probabilities, lowest
+  first, and the issues that `find_label_issues` lists by itself
 - boxes: the scores of ObjectLab for swapped, badly located and overlooked boxes, in one list, lowest first
 - masks: the connected regions of the pixels of `find_label_issues`, of one labeled class each; the largest first, and
   those with the lowest mean pixel score first. cleanlab itself ranks pictures only, of which each has many objects
@@ -21,6 +23,32 @@ import numpy as np
 
 LEAST_PIXELS = 9
 """As the smallest object of halofeed's search."""
+
+
+WHOLE = [0.0, 0.0, 1.0, 1.0]
+"""Place of the fault of a class."""
+
+
+def rank_classes(stored: dict[str, Any]) -> dict[str, list[Any]]:
+    """Return the records by their scores, and the list of issues."""
+    from cleanlab.filter import find_label_issues
+    from cleanlab.rank import get_label_quality_scores
+
+    labels, probabilities = stored["classes"], stored["probabilities"].astype(np.float64)
+    probabilities /= probabilities.sum(1, keepdims=True)
+    orders = {
+        "self-confidence": np.argsort(get_label_quality_scores(labels, probabilities), kind="stable"),
+        "adjusted normalized margin": np.argsort(
+            get_label_quality_scores(
+                labels, probabilities, method="normalized_margin", adjust_pred_probs=True
+            ),
+            kind="stable",
+        ),
+        "find_label_issues": find_label_issues(
+            labels, probabilities, return_indices_ranked_by="self_confidence", n_jobs=1
+        ),
+    }
+    return {name: [[number, WHOLE] for number in order.tolist()] for name, order in orders.items()}
 
 
 def rank_boxes(stored: dict[str, Any]) -> dict[str, list[Any]]:
@@ -100,7 +128,10 @@ def main() -> None:
     """Write ranked.json."""
     folder = Path(sys.argv[1])
     stored = dict(np.load(folder / "predictions.npz"))
-    ranked = rank_boxes(stored) if "predicted" in stored else rank_masks(folder, stored)
+    if "probabilities" in stored:
+        ranked = rank_classes(stored)
+    else:
+        ranked = rank_boxes(stored) if "predicted" in stored else rank_masks(folder, stored)
     (folder / "ranked.json").write_text(json.dumps(ranked))
 
 

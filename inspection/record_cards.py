@@ -11,13 +11,31 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from halofeed.inspection.card_predictions import (
+    CardPrediction,
+    SharesOfSides,
+    describe_classes,
+    describe_mask,
+    draw_boxes,
+    mark_missed,
+    stored_boxes,
+)
 from halofeed.inspection.dataset_facts import DatasetFacts
 from halofeed.inspection.planes import Display, ShownVolume, center_of, display_of
+from halofeed.inspection.review.kept_predictions import KeptPredictions, RecordPrediction
 from halofeed.inspection.review.reviewed_set import ReviewedSet
 from halofeed.inspection.review.suspects import RecordPlace
-from halofeed.inspection.samples import MAX_OBJECTS, clamped_side, draw_stored, object_corners_of, scan_of
+from halofeed.inspection.samples import (
+    MAX_OBJECTS,
+    Picture,
+    clamped_side,
+    draw_label,
+    draw_stored,
+    object_corners_of,
+    scan_of,
+)
 from halofeed.inspection.scan_objects import StoredObjects
-from halofeed.inspection.slice_sheet import SliceSheet, chosen_depths, draw_sheet
+from halofeed.inspection.slice_sheet import SliceSheet, chosen_depths, draw_classes, draw_sheet
 from halofeed.inspection.stored_records import (
     array_of,
     class_counts,
@@ -156,6 +174,7 @@ class RecordCard:
         facts: what is searched in it.
         findings: numbers of the kinds of suspects that it is among.
         picture: its picture; None to show none.
+        prediction: what a run predicts for it; None without a run.
     """
 
     number: int
@@ -163,6 +182,12 @@ class RecordCard:
     facts: RecordFacts
     findings: tuple[int, ...] = ()
     picture: CardPicture | None = None
+    prediction: CardPrediction | None = None
+
+    @property
+    def bytes(self) -> int:
+        """Return the characters of the addresses of its pictures."""
+        return sum(one.bytes for one in (self.picture, self.prediction) if one is not None)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -173,11 +198,13 @@ class CardDrawer:
         reviewed: its records.
         facts: facts from its manifest.
         findings: numbers of the kinds of suspects of each record that is a suspect.
+        predictions: predictions of its records by a run; None without one.
     """
 
     reviewed: ReviewedSet
     facts: DatasetFacts
     findings: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+    predictions: KeptPredictions | None = None
 
     @cached_property
     def display(self) -> Display:
@@ -194,28 +221,44 @@ class CardDrawer:
         """Return the values of one record's image, at most, as a measure of the time to draw it."""
         return int(np.prod([float(side) for side in self.facts.image.shape]))
 
-    def draw(self, number: int, side: int, *, depth: int | None = None, slices: int = 1) -> RecordCard:
-        """Read a record and draw it.
+    def draw(
+        self,
+        number: int,
+        side: int,
+        *,
+        depth: int | None = None,
+        slices: int = 1,
+        near: SharesOfSides | None = None,
+        tags: bool = False,
+    ) -> RecordCard:
+        """Read a record and draw it, with the prediction for it if there is one.
 
         Args:
             number: number of the record in the data set.
             side: longer side of the picture in pixels.
             depth: the slice of a volume to show first; None for one through its classes.
             slices: most slices of a volume to draw.
+            near: place where predicted boxes of low scores are drawn too; see `draw_boxes`.
+            tags: whether predicted boxes have names.
 
         Raises:
             CorruptFileError: the record is not what was written.
         """
         features = self.reviewed.features(number)
         card = self.card(number, features)
+        prediction = self.predictions.of(card.place.id) if self.predictions is not None else None
         if self.is_volumetric:
-            return self._with_slices(card, features, side, depth, min(slices, _MAX_SLICES))
+            return self._with_slices(card, features, side, depth, min(slices, _MAX_SLICES), prediction)
         manifest, ranks = self.facts.manifest, self.facts.ranks
         drawn = draw_stored(features, manifest, self.reviewed.files, ranks, side)
         picture = drawn.picture
         facts = card.facts
         if drawn.voxels is not None:
             facts = replace(facts, labels=tuple(filter(None, drawn.voxels)))
+        predicted = None
+        if prediction is not None:
+            predicted = self._predicted(prediction, features, facts, picture, side, (near, tags))
+        boxes = self._placed(facts, picture.boxes, picture.regions, picture.size, picture.corners)
         return replace(
             card,
             facts=facts,
@@ -223,10 +266,31 @@ class CardDrawer:
                 uri=picture.uri,
                 mask=picture.mask,
                 size=picture.size,
-                boxes=self._placed(facts, picture.boxes, picture.regions, picture.size, picture.corners),
+                boxes=boxes if predicted is None else mark_missed(boxes, predicted.missed),
                 is_tiny=max(picture.size) <= 64,
             ),
+            prediction=predicted,
         )
+
+    def _predicted(
+        self,
+        prediction: RecordPrediction,
+        features: Decoded,
+        facts: RecordFacts,
+        picture: Picture,
+        side: int,
+        boxes: tuple[SharesOfSides | None, bool],
+    ) -> CardPrediction:
+        """Draw the prediction for a record over its picture; `boxes` are `near` and `tags` of `draw`."""
+        if prediction.label is not None:
+            manifest, ranks = self.facts.manifest, self.facts.ranks
+            mask = draw_label(features, manifest, prediction.label, ranks, picture.size, side)
+            return describe_mask(self.facts, prediction, mask)
+        if prediction.probabilities is not None:
+            return describe_classes(self.facts, prediction, next(iter(facts.labels), None))
+        truth = stored_boxes(features, picture.boxes, picture.regions, facts.labels)
+        near, tags = boxes
+        return draw_boxes(self.facts, prediction, truth, picture.size, near, tags=tags)
 
     def card(self, number: int, features: Decoded) -> RecordCard:
         """Return a record without its picture, from its small values."""
@@ -277,7 +341,13 @@ class CardDrawer:
         return [*(replace(one, tag="") for one in lay_out_regions(regions[:_MAX_BOXES], size)), *placed]
 
     def _with_slices(
-        self, card: RecordCard, features: Decoded, side: int, depth: int | None, slices: int
+        self,
+        card: RecordCard,
+        features: Decoded,
+        side: int,
+        depth: int | None,
+        slices: int,
+        prediction: RecordPrediction | None,
     ) -> RecordCard:
         manifest = self.facts.manifest
         scan = scan_of(features, manifest)
@@ -310,7 +380,14 @@ class CardDrawer:
         drawing = (self.display, self.facts.ranks)
         sheet = draw_sheet(volume, label, depths, wanted, drawing, min(side, longest))
         picture = CardPicture(uri=sheet.uri, mask=sheet.mask, size=sheet.size, sheet=sheet)
-        return replace(card, facts=replace(card.facts, labels=labels), picture=picture)
+        predicted = None
+        if prediction is not None and prediction.label is not None:
+            mask = draw_classes(sheet, volume, prediction.label.__getitem__, self.facts.ranks)
+            predicted = describe_mask(self.facts, prediction, mask)
+        elif prediction is not None:
+            predicted = describe_classes(self.facts, prediction, next(iter(card.facts.labels), None))
+        facts = replace(card.facts, labels=labels)
+        return replace(card, facts=facts, picture=picture, prediction=predicted)
 
 
 def _stacked(features: Decoded, names: Sequence[str]) -> NDArray[np.float64]:

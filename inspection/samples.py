@@ -478,27 +478,61 @@ def _stored_picture(
     side: int,
 ) -> Picture:
     """Draw the pixels of a record, with its classes and boxes to lay over them."""
-    shape, height, width = pixels.shape[:-1], *pixels.shape[-3:-1]
-    rows, columns = (
-        min(max(1, integer_of(features, key) or most), most)
-        for key, most in zip(keys.UNPADDED_SIDES, (height, width), strict=True)
-    )
-    # A contact sheet shows frames without padding.
-    shown = np.s_[:, :rows, :columns] if kind.is_sheet else np.s_[:]
-    content = (1.0, 1.0) if kind.is_sheet else (rows / height, columns / width)
-    flat = kind.flat(pixels[shown])
+    part, content = _shown_frames(features, kind, pixels.shape[:-1])
+    flat = kind.flat(pixels[part])
     size = (flat.shape[0], flat.shape[1])
     mask = None
     if classes is not None:
-        mask = overlay(kind.flat_classes(classes[shown]), ranks, thumbnail_size(size, side))
+        mask = overlay(kind.flat_classes(classes[part]), ranks, thumbnail_size(size, side))
     return Picture(
         uri=thumbnail(flat, side),
         size=size,
         boxes=boxes,
         content=content,
         mask=mask,
-        shape=shape,
+        shape=pixels.shape[:-1],
     )
+
+
+def _shown_frames(
+    features: Decoded, kind: KindWords, shape: tuple[int, ...]
+) -> tuple[Any, tuple[float, float]]:
+    """Return the part of a stored image that is shown, and the shares of its sides that are no padding."""
+    height, width = shape[-2:]
+    rows, columns = (
+        min(max(1, integer_of(features, key) or most), most)
+        for key, most in zip(keys.UNPADDED_SIDES, (height, width), strict=True)
+    )
+    # A contact sheet shows frames without padding.
+    if kind.is_sheet:
+        return np.s_[:, :rows, :columns], (1.0, 1.0)
+    return np.s_[:], (rows / height, columns / width)
+
+
+def draw_label(
+    features: Decoded,
+    manifest: Manifest,
+    label: NDArray[Any],
+    ranks: Mapping[int, int],
+    size: tuple[int, int],
+    side: int,
+) -> str | None:
+    """Draw other classes than the stored ones over the picture of a record, such as predicted ones.
+
+    Args:
+        features: values of the record.
+        manifest: manifest of the data set.
+        label: class of each pixel, on the grid of the stored image.
+        ranks: color number of each class.
+        size: (height, width) of the record's picture.
+        side: longer side of its thumbnail, in pixels.
+
+    Returns:
+        a data: URI; None if all is background.
+    """
+    kind = kind_words(manifest)
+    part, _ = _shown_frames(features, kind, label.shape)
+    return overlay(kind.flat_classes(label[part]), ranks, thumbnail_size(size, side))
 
 
 def _read_source(

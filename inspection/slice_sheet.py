@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -45,6 +45,16 @@ class SliceSheet:
     first: int
     size: tuple[int, int]
     part: tuple[float, float, float, float]
+
+    @property
+    def places(self) -> list[tuple[slice, slice]]:
+        """Return the rows and columns of pixels of each slice."""
+        height, width = self.size
+        found = []
+        for number in range(len(self.depths)):
+            row, column = divmod(number, self.columns)
+            found.append(np.s_[row * height : (row + 1) * height, column * width : (column + 1) * width])
+        return found
 
     def shown_box(self, box: Sequence[float]) -> tuple[float, float, float, float]:
         """Return a box of the stored volume's plane as shares of a slice, whose two axes are reversed."""
@@ -98,20 +108,9 @@ def draw_sheet(
     columns = math.ceil(math.sqrt(len(depths) * height / width))
     columns = min(max(1, columns), len(depths))
     rows = math.ceil(len(depths) / columns)
-    gray = np.zeros((rows * height, columns * width, 1), np.uint8)
-    classes = np.zeros(gray.shape[:2], np.uint16)
-    for number, depth in enumerate(depths):
-        row, column = divmod(number, columns)
-        place = np.s_[row * height : (row + 1) * height, column * width : (column + 1) * width]
-        at: Any = (depth, *volume.ranges[1:])
-        gray[place] = resize_gray(display.gray(volume.voxels[..., 0][at][::-1, ::-1]), (height, width))[
-            ..., None
-        ]
-        if label is not None:
-            classes[place] = classes_at(label(at)[::-1, ::-1], (height, width))
-    return SliceSheet(
-        uri=picture_uri(gray),
-        mask=overlay_exact(classes, ranks),
+    sheet = SliceSheet(
+        uri="",
+        mask=None,
         columns=columns,
         rows=rows,
         depths=tuple(depths),
@@ -119,6 +118,39 @@ def draw_sheet(
         size=(height, width),
         part=_shown_part(volume),
     )
+    gray = np.zeros((rows * height, columns * width, 1), np.uint8)
+    for depth, place in zip(depths, sheet.places, strict=True):
+        at: Any = (depth, *volume.ranges[1:])
+        gray[place] = resize_gray(display.gray(volume.voxels[..., 0][at][::-1, ::-1]), (height, width))[
+            ..., None
+        ]
+    mask = None if label is None else draw_classes(sheet, volume, label, ranks)
+    return replace(sheet, uri=picture_uri(gray), mask=mask)
+
+
+def draw_classes(
+    sheet: SliceSheet,
+    volume: ShownVolume,
+    label: Callable[[Any], NDArray[Any]],
+    ranks: Mapping[int, int],
+) -> str | None:
+    """Draw classes over the slices of a sheet.
+
+    Args:
+        sheet: drawn slices.
+        volume: the volume that they were cut from.
+        label: function from an index of [depth, height, width] to class indices.
+        ranks: color number of each class.
+
+    Returns:
+        a data: URI; None if all is background.
+    """
+    height, width = sheet.size
+    classes = np.zeros((sheet.rows * height, sheet.columns * width), np.uint16)
+    for depth, place in zip(sheet.depths, sheet.places, strict=True):
+        at: Any = (depth, *volume.ranges[1:])
+        classes[place] = classes_at(label(at)[::-1, ::-1], sheet.size)
+    return overlay_exact(classes, ranks)
 
 
 def _shown_part(volume: ShownVolume) -> tuple[float, float, float, float]:

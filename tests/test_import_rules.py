@@ -515,6 +515,7 @@ MAY_OPEN = {
     ("inspection/export_shards.py", "tarfile.open"): _LIBRARY,
     ("inspection/html/page.py", ".read_text"): _PACKAGE,
     ("inspection/html/run_gallery.py", "numpy.load"): _MEMORY,
+    ("inspection/review/kept_predictions.py", "numpy.savez"): _MEMORY,
     ("inspection/html/run_gallery.py", "zipfile.ZipFile"): _MEMORY,
     ("loader/forms/nnunet_cases.py", ".open"): _LIBRARY,
     ("pipelines/lease.py", ".read_text"): _MACHINE,

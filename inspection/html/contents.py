@@ -8,13 +8,17 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import closing
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
 
 from halofeed.inspection.record_cards import CardDrawer, RecordCard, size_words
+from halofeed.inspection.review.label_faults import PREDICTED_KINDS
 from halofeed.inspection.review.review import Review
 from halofeed.inspection.review.suspects import Suspect, SuspectKind
+from halofeed.system.console import StatusLine
+from halofeed.system.wording import plural
 
 PAGE_BYTES = {False: 4_900_000, True: 14_500_000}
 """Most characters of the report of pictures, and of that of volumes."""
@@ -26,7 +30,7 @@ _CARD_BYTES = 1_600
 _READ_VALUES = 1 << 30
 """Values of images that are read for the contents, so that a report of large images does not take minutes."""
 _LEAST_RECORDS = 12
-_SIDE = 220
+_SIDE, _PAIR_SIDE = 220, 300
 _SLICE_SIDE = 256
 _SLICES = 64
 _SUSPECTS_PER_KIND = 6
@@ -80,11 +84,19 @@ def findings_by_record(drawer: CardDrawer, review: Review) -> dict[int, tuple[in
 
 @dataclass(frozen=True, kw_only=True)
 class ShownSuspect:
-    """A suspect with the cards of its first records; the box is in percent of the first picture, or ""."""
+    """A suspect with the cards of its first records.
+
+    Args:
+        suspect: what was found.
+        cards: the first of its records.
+        box: its place in percent of the first picture; "" for all of it.
+        is_beside: whether the prediction for the record is beside its label.
+    """
 
     suspect: Suspect
     cards: Sequence[RecordCard]
     box: str
+    is_beside: bool = False
 
     @property
     def more(self) -> int:
@@ -111,7 +123,9 @@ def suspect_values(drawer: CardDrawer, review: Review, room: int, *, pictures: b
             if round_ >= len(suspects):
                 continue
             one = _shown(drawer, suspects[round_], draw=budget > 0)
-            budget -= _CARD_BYTES + sum(card.picture.bytes for card in one.cards if card.picture)
+            # Beside the prediction, the picture is in the page twice.
+            repeated = sum(card.picture.bytes for card in one.cards if card.picture and one.is_beside)
+            budget -= _CARD_BYTES + sum(card.bytes for card in one.cards) + repeated
             shown[kind].append(one)
     rows = [(kind, len(by_kind[kind]), found) for kind, found in shown.items()]
     return {
@@ -122,17 +136,24 @@ def suspect_values(drawer: CardDrawer, review: Review, room: int, *, pictures: b
 
 
 def _shown(drawer: CardDrawer, suspect: Suspect, *, draw: bool) -> ShownSuspect:
+    is_beside = isinstance(suspect.kind, PREDICTED_KINDS)
+    if not is_beside:
+        # A copy or a dark picture is one whatever a run predicts.
+        drawer = replace(drawer, predictions=None)
+    side = _PAIR_SIDE if is_beside else _SIDE
     cards = []
     for at, place in enumerate(suspect.places[: _PLACES_PER_SUSPECT if draw else 0]):
         number = drawer.reviewed.number_of(place)
         if number is not None:
-            cards.append(drawer.draw(number, _SIDE, depth=suspect.depth if at == 0 else None))
+            depth, near = (suspect.depth, suspect.box) if at == 0 else (None, None)
+            cards.append(drawer.draw(number, side, depth=depth, near=near, tags=True))
     box = ""
     if suspect.box is not None and cards and (picture := cards[0].picture) is not None:
         shown = picture.sheet.shown_box(suspect.box) if picture.sheet else suspect.box
         ymin, xmin, ymax, xmax = (100 * min(max(float(side), 0.0), 1.0) for side in shown)
         box = f"left:{xmin:.2f}%;top:{ymin:.2f}%;width:{xmax - xmin:.2f}%;height:{ymax - ymin:.2f}%"
-    return ShownSuspect(suspect=suspect, cards=cards, box=box)
+    is_beside = is_beside and any(card.prediction is not None for card in cards)
+    return ShownSuspect(suspect=suspect, cards=cards, box=box, is_beside=is_beside)
 
 
 def content_values(drawer: CardDrawer, review: Review, room: int, *, pictures: bool = True) -> dict[str, Any]:
@@ -144,13 +165,19 @@ def content_values(drawer: CardDrawer, review: Review, room: int, *, pictures: b
         room: characters that the page still has room for.
         pictures: whether to draw pictures.
     """
-    cards = sorted(_drawn(drawer, room) if pictures else (), key=lambda card: card.number)
+    cards: list[RecordCard] = []
+    with closing(StatusLine()) as line:
+        for card in _drawn(drawer, room) if pictures else ():
+            cards.append(card)
+            line.update(lambda _: f"drew {plural(len(cards), 'record')} for the contents")
+    cards.sort(key=lambda card: card.number)
     return {
         "cards": cards,
         "total": len(drawer.reviewed),
         "choices": choices_of(drawer, kinds_of(review), cards),
         "kinds": kinds_of(review),
         "volumes": drawer.is_volumetric,
+        "is_predicted": any(card.prediction is not None and not card.prediction.guesses for card in cards),
         "quoted_path": shlex.quote(drawer.facts.path),
     }
 
@@ -171,7 +198,7 @@ def _drawn(drawer: CardDrawer, room: int) -> Iterator[RecordCard]:
         if len(seen) >= most:
             return
         card = drawer.draw(number, side, slices=slices)
-        used += _CARD_BYTES + (card.picture.bytes if card.picture else 0)
+        used += _CARD_BYTES + card.bytes
         # One record at least, so that a report is never without a picture.
         if used > budget and seen:
             return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import shlex
@@ -51,6 +52,7 @@ from halofeed.inspection.html.page import (
 from halofeed.inspection.plan_report import plan_section_values
 from halofeed.inspection.planes import Display
 from halofeed.inspection.record_cards import CardDrawer
+from halofeed.inspection.review.kept_predictions import KeptPredictions
 from halofeed.inspection.review.label_faults import PredictedBatches
 from halofeed.inspection.review.review import Review, review_dataset
 from halofeed.inspection.review.reviewed_set import ReviewedSet
@@ -106,14 +108,14 @@ class Report:
         files: files of the data set.
         sources: folder of the source pictures, if the user names one.
         samples: number of records to show.
-        predicted: predictions of its records, for a search for label faults; None without a run.
+        predicted: predictions of its records, which the search for label faults keeps; None without a run.
     """
 
     facts: DatasetFacts
     files: DatasetFiles
     sources: str | None
     samples: int
-    predicted: PredictedBatches | None = None
+    predicted: KeptPredictions | None = None
 
     @cached_property
     def chosen(self) -> list[tuple[Candidate, str | None]]:
@@ -153,7 +155,7 @@ class Report:
     @cached_property
     def drawer(self) -> CardDrawer:
         """Return the drawing of its records."""
-        plain = CardDrawer(reviewed=ReviewedSet(self.files), facts=self.facts)
+        plain = CardDrawer(reviewed=ReviewedSet(self.files), facts=self.facts, predictions=self.predicted)
         return replace(plain, findings=findings_by_record(plain, self.review))
 
 
@@ -198,7 +200,21 @@ def write_report(
         )
     rejects, origin = _read_rejects(data_files, manifest), recall(str(data_files), manifest)
     facts = DatasetFacts(path=str(path), manifest=manifest, rejects=rejects, origin=origin)
-    report = Report(facts=facts, files=data_files, sources=sources, samples=samples, predicted=predicted)
+    with contextlib.ExitStack() as stack:
+        kept = None
+        if predicted is not None:
+            kept = stack.enter_context(contextlib.closing(KeptPredictions(predicted)))
+        report = Report(facts=facts, files=data_files, sources=sources, samples=samples, predicted=kept)
+        parts = _sections(report)
+    sections = [parts[name] for name in facts.kind.sections if name in parts]
+    named = len(set(manifest.labels) - {0} if facts.task.has_background else manifest.labels)
+    values = {"manifest": manifest, "facts": facts, "named": named, "sections": sections, "path": facts.path}
+    return write_page(file, "report.html", "report.css", "records.css", script="records.js", **values)
+
+
+def _sections(report: Report) -> dict[str, Markup]:
+    """Render each section that has something to show, by its name."""
+    facts = report.facts
     colors = [(f"s{at}", name) for at, name in enumerate(facts.splits)]
     parts: dict[str, Markup] = {}
     # The first sections get the room that the others leave.
@@ -207,10 +223,7 @@ def write_report(
         found = RECORD_SECTIONS[name](report, used) if name in RECORD_SECTIONS else VALUES[name](report)
         if found is not None:
             parts[name] = rendered(f"sections/{name}.html", facts=facts, split_colors=colors, **found)
-    sections = [parts[name] for name in facts.kind.sections if name in parts]
-    named = len(set(manifest.labels) - {0} if facts.task.has_background else manifest.labels)
-    values = {"manifest": manifest, "facts": facts, "named": named, "sections": sections, "path": facts.path}
-    return write_page(file, "report.html", "report.css", "records.css", script="records.js", **values)
+    return parts
 
 
 def _usual_file(path: str | os.PathLike[str] | Address) -> Path:

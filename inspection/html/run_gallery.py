@@ -467,7 +467,7 @@ def _classification(facts: LabelFacts, example: RunExample, side: int) -> DrawnE
     guesses: list[tuple[str, float, bool]] = []
     if "predicted_probabilities" in example.arrays:
         shares = np.nan_to_num(example.array("predicted_probabilities", (None,)).astype(np.float64))
-        guesses = _guesses(facts, shares, true)
+        guesses = probable_classes(facts.label_name, shares, true)
         is_confident = 0 <= predicted < len(shares) and shares[predicted] > _CONFIDENT
         if example.is_labelled and true != predicted and is_confident:
             remarks.append("confident")
@@ -493,12 +493,26 @@ def _class_frames(
     return [ExamplePicture(**_flat_picture(facts, example, side), alt=alt, caption=caption)], "pair guess"
 
 
-def _guesses(facts: LabelFacts, shares: NDArray[np.float64], true: int) -> list[tuple[str, float, bool]]:
-    """Return the most probable classes, and the true one in place of the last if it is not among them."""
+def probable_classes(
+    label_name: Callable[[int], str], shares: NDArray[np.float64], true: int
+) -> list[tuple[str, float, bool]]:
+    """Return the most probable classes, and the true one in place of the last if it is not among them.
+
+    Args:
+        label_name: function that returns the name of a class.
+        shares: probability of each class, [class].
+        true: the true class; -1 if it is unknown.
+
+    Returns:
+        name, probability, and whether it is the true class.
+
+    >>> probable_classes("class {}".format, np.array([0.2, 0.7, 0.1]), 0)
+    [('class 1', 0.7, False), ('class 0', 0.2, True), ('class 2', 0.1, False)]
+    """
     order = np.argsort(-shares, kind="stable")[:_MAX_CLASSES].tolist()
     if 0 <= true < len(shares) and true not in order:
         order = [*order[: _MAX_CLASSES - 1], true]
-    return [(facts.label_name(at), float(shares[at]), at == true) for at in order]
+    return [(label_name(at), float(shares[at]), at == true) for at in order]
 
 
 def _segmentation(facts: LabelFacts, example: RunExample, side: int) -> DrawnExample:

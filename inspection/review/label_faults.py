@@ -23,6 +23,8 @@ Host = Mapping[str, NDArray[Any]]
 PredictedBatches = Iterable[tuple[Host, Host]]
 """Predictions and ground truth of each batch, as `halofeed.trainer.predict.predict_batches` takes them; of the truth
 also the labels, and where they are: `extent` of volumes and clips, `size` of pictures."""
+PREDICTED_KINDS: Final = (ClassFault, BoxFault, MaskFault)
+"""Kinds of suspects that are found by the predictions of a run."""
 _SEED: Final = 0
 
 
@@ -55,13 +57,18 @@ def iterate_rows(reviewed: ReviewedSet, batches: PredictedBatches) -> Iterator[t
     order = np.argsort(reviewed.ids, kind="stable")
     for predictions, truth in batches:
         for row, one in enumerate(join_id(truth["id"]).tolist()):
-            if "valid" in truth and not truth["valid"][row]:
+            if not is_counted(truth, row):
                 continue
             number = int(order[np.searchsorted(reviewed.ids, one, sorter=order)])
             predicted, true = (
                 {name: values[row] for name, values in of.items()} for of in (predictions, truth)
             )
             yield number, predicted, true
+
+
+def is_counted(truth: Host, row: int) -> bool:
+    """Return whether a row of a batch is a record, and not one that fills the last batch."""
+    return "valid" not in truth or bool(truth["valid"][row])
 
 
 PredictedRows = Iterable[tuple[int, Host, Host]]
@@ -165,7 +172,7 @@ def _faulty_masks(
         # The zeros of a record without a label would be background.
         if not truth.get("labelled", True):
             continue
-        region = _source_region(truth)
+        region = source_region(truth)
         labels, probabilities = (one[region] for one in (truth["label"], predicted["probabilities"]))
         counts = np.ones(labels.shape, bool) if ignored is None else labels != ignored
         if labels.ndim == 2:
@@ -192,7 +199,7 @@ def _faulty_masks(
         )
 
 
-def _source_region(truth: Host) -> tuple[slice, ...]:
+def source_region(truth: Host) -> tuple[slice, ...]:
     """Return the part of a record that shows the source, without padding, as the metrics of a run use it."""
     if "extent" in truth:
         return tuple(slice(max(0, start), stop) for start, stop in truth["extent"].T.tolist())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +18,7 @@ from halofeed.inspection.review.reviewed_set import ReviewedSet
 from halofeed.inspection.review.scan_outliers import ScanKind, scan_outliers
 from halofeed.inspection.review.suspects import Suspect, SuspectKind
 from halofeed.prep.voxels.signatures import have_other_version
+from halofeed.system.console import StatusLine
 from halofeed.system.wording import plural
 
 Search = Callable[[ReviewedSet], Iterator[Suspect]]
@@ -80,7 +82,10 @@ class Review:
 
 
 def review_dataset(
-    path: str | os.PathLike[str] | DatasetFiles, predicted: PredictedBatches | None = None
+    path: str | os.PathLike[str] | DatasetFiles,
+    predicted: PredictedBatches | None = None,
+    *,
+    show_progress: bool = True,
 ) -> Review:
     """Search a data set for what may hurt training.
 
@@ -88,19 +93,35 @@ def review_dataset(
         path: folder or address of the data set's version.
         predicted: predictions of its records; likely label faults are then the first suspects, best first over all
             of their kinds.
+        show_progress: whether to print which record is searched, on standard error.
 
     Raises:
         ManifestError, CorruptFileError: the data set is not what was written.
     """
     reviewed = ReviewedSet(path)
+    # The predictor prints its own progress.
     found = [] if predicted is None else label_faults(reviewed, predicted)
-    found += [suspect for search in SEARCHES for suspect in _worst_first(search(reviewed))]
+    with closing(StatusLine(show=show_progress)) as line:
+        for search in SEARCHES:
+            reviewed.watch = _watch(line, search, len(reviewed))
+            found += _worst_first(search(reviewed))
+    reviewed.watch = None
     return Review(
         folder=str(reviewed.files),
         records=len(reviewed),
         suspects=tuple(found),
         not_searched=tuple(_not_searched(reviewed)),
     )
+
+
+def _watch(line: StatusLine, search: Search, records: int) -> Callable[[int], None]:
+    """Return a function that shows the record that a search reads."""
+    name = getattr(search, "__name__", "search").removeprefix("find_").replace("_", " ")
+
+    def watch(record: int) -> None:
+        line.update(lambda _: f"searched {record + 1:,} of {plural(records, 'record')} for {name}")
+
+    return watch
 
 
 def _not_searched(reviewed: ReviewedSet) -> Iterator[str]:

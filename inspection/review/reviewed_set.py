@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -37,6 +38,7 @@ class ReviewedSet:
 
     Attributes:
         not_searched: what the searches of this set left out, and why; they add to it.
+        watch: called with the number of each record that is read; None to call nothing.
     """
 
     def __init__(
@@ -57,6 +59,7 @@ class ReviewedSet:
                 first += shard.records
         self.records = first
         self.not_searched: list[str] = []
+        self.watch: Callable[[int], None] | None = None
 
     def __len__(self) -> int:
         return self.records
@@ -140,6 +143,8 @@ class ReviewedSet:
         return dict(zip(self.manifest.splits, zip(firsts, counts, strict=True), strict=True))
 
     def _at(self, record: int) -> tuple[_PlacedShard, int]:
+        if self.watch is not None:
+            self.watch(record)
         firsts = self._firsts
         one = self._shards[int(np.searchsorted(firsts, record, side="right")) - 1]
         return one, record - one.first

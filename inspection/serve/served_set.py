@@ -154,7 +154,7 @@ class ServedSet:
             self._review = ReviewState(findings={}, words=words)
 
     def _reviewed_state(self) -> ReviewState:
-        found = review_dataset(self._reviewed.files)
+        found = review_dataset(self._reviewed.files, show_progress=False)
         count = len(found.suspects)
         words = [f"{plural(count, 'suspect')}." if count else "No suspects."]
         words += [f"Not searched: {text}." for text in found.not_searched]

@@ -91,6 +91,17 @@ def test_a_swapped_class_comes_first_with_the_class_that_is_seen() -> None:
     assert found[2].score > CLEAR > found[3].score
 
 
+def test_a_label_without_probability_comes_before_one_that_another_class_surpasses() -> None:
+    random = np.random.default_rng(3)
+    labels = random.integers(0, 4, 200)
+    probabilities = random.dirichlet(np.ones(4) * 0.3, 200) * 0.2
+    probabilities[np.arange(200), labels] += 0.8
+    labels[:2] = 0
+    probabilities[0], probabilities[1] = [0.001, 0.333, 0.333, 0.333], [0.25, 0.75, 0, 0]
+    found = class_faults(labels, probabilities, random)
+    assert [fault.row for fault in found[:2]] == [0, 1]
+
+
 def test_a_set_of_one_class_has_no_wrong_class() -> None:
     assert class_faults(np.zeros(5, np.int64), np.ones((5, 1)), np.random.default_rng(0)) == []
 
