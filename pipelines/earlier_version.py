@@ -16,7 +16,7 @@ import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -29,6 +29,7 @@ from halofeed.prep.annotations.unlabeled import UNLABELED_SPLIT
 from halofeed.prep.options.option import flag
 from halofeed.prep.options.recipe import Recipe
 from halofeed.prep.sources.example import SourceExample
+from halofeed.prep.voxels.signatures import have_other_version
 from halofeed.schemas.bounded_json import parse_json
 from halofeed.schemas.file_layout import LABEL_MAP, MANIFEST
 from halofeed.schemas.identity import example_id, shard_of
@@ -65,6 +66,8 @@ class EarlierVersion:
         places: split number * 2**20 + shard of each of `ids`, int64 [record].
         sources: hashes of the sources of its shards in rising order, also of rejected ones, uint64 [source].
         source_places: place of each of `sources`.
+        signatures: signature of each of `ids`, int64 [record, word]; no rows unless --duplicates compares them.
+        contents: SHA-256 of the content of each source, as indexes have it; empty in the same case.
     """
 
     folder: str
@@ -74,6 +77,16 @@ class EarlierVersion:
     places: NDArray[np.int64]
     sources: NDArray[np.uint64]
     source_places: NDArray[np.int64]
+    signatures: NDArray[np.int64] = field(default_factory=lambda: np.empty((0, 0), np.int64))
+    contents: Mapping[str, str] = field(default_factory=dict)
+
+    def signature_of(self, identity: int, source: str) -> tuple[tuple[int, ...], str] | None:
+        """Return the signature of an example's record and the content of its source; None where one is unknown."""
+        content = self.contents.get(source, "")
+        if not (content and len(self.signatures) and self.has_record(identity)):
+            return None
+        words = self.signatures[int(np.searchsorted(self.ids, identity))]
+        return (tuple(words.tolist()), content) if words.any() else None
 
     @property
     def shard_counts(self) -> dict[str, int]:
@@ -159,6 +172,8 @@ def open_earlier(options: JobOptions, recipe: Recipe) -> EarlierVersion | None:
         return ShardIndex.from_bytes(data, output.path(shard.index))
 
     ids, places, sources, source_places = [], [], [], []
+    signatures: list[NDArray[np.int64]] = []
+    contents: dict[str, str] = {}
     with ThreadPoolExecutor(_INDEXES_AT_ONCE) as threads:
         for (place, _), index in zip(shards, threads.map(read, [shard for _, shard in shards]), strict=True):
             ids.append(index.ids)
@@ -166,13 +181,34 @@ def open_earlier(options: JobOptions, recipe: Recipe) -> EarlierVersion | None:
             named = {*index.inputs, *(entry["source"] for entry in index.rejected)}
             sources.append(np.fromiter(map(_hash_of, named), np.uint64, len(named)))
             source_places.append(np.full(len(named), place, np.int64))
+            # They would take 200 bytes for each record.
+            if recipe.duplicates != "report":
+                found = index.signatures
+                is_known = found is not None and not have_other_version(found).any()
+                signatures.append(
+                    found if found is not None and is_known else np.zeros((len(index), 0), np.int64)
+                )
+                contents |= index.inputs
     return EarlierVersion(
         folder=options.from_,
         manifest=manifest,
         crc32c=checksum,
         **dict(zip(("ids", "places"), _by_rising(ids, places, np.int64), strict=True)),
         **dict(zip(("sources", "source_places"), _by_rising(sources, source_places, np.uint64), strict=True)),
+        signatures=_joined_signatures(signatures, ids),
+        contents=contents,
     )
+
+
+def _joined_signatures(
+    signatures: Sequence[NDArray[np.int64]], ids: Sequence[NDArray[np.int64]]
+) -> NDArray[np.int64]:
+    """Return the signatures of all shards by rising ids; zeros for those of a shard without any."""
+    width = max((one.shape[1] for one in signatures), default=0)
+    if not width:
+        return np.empty((0, 0), np.int64)
+    joined = np.concatenate([np.pad(one, ((0, 0), (0, width - one.shape[1]))) for one in signatures])
+    return np.asarray(joined[np.argsort(np.concatenate(list(ids)), kind="stable")], np.int64)
 
 
 def read_earlier(folder: str) -> tuple[Manifest, int]:

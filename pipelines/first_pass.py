@@ -17,10 +17,11 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.pipelines.inputs import with_members
+from halofeed.pipelines.inputs import content_of, with_members
 from halofeed.pipelines.run_distributed import RunDistributed
 from halofeed.prep.annotations.unlabeled import is_unlabeled
 from halofeed.prep.convert.source_signatures import (
+    SIGNED_SIDE,
     SourceSignature,
     differing_annotations,
     differing_shares,
@@ -29,6 +30,7 @@ from halofeed.prep.convert.source_signatures import (
     sign_source,
 )
 from halofeed.prep.options.recipe import Recipe
+from halofeed.prep.options.tiles import cuts_pictures
 from halofeed.prep.sources.example import SourceExample
 from halofeed.prep.sources.files import SourceFiles, source_files
 from halofeed.prep.voxels.copy_groups import (
@@ -41,7 +43,7 @@ from halofeed.prep.voxels.copy_groups import (
 )
 from halofeed.prep.voxels.copy_search import Pairs, find_pairs, is_certain
 from halofeed.prep.voxels.same_pixels import Gray
-from halofeed.prep.voxels.signatures import unpack_signatures
+from halofeed.prep.voxels.signatures import unpack_signatures, with_group
 from halofeed.system.errors import JobError
 from halofeed.system.memory import ReserveMemory, retry_when_memory_free
 from halofeed.system.threads import OrderedThreads
@@ -104,12 +106,14 @@ class FirstPass:
         options: what each worker receives.
         run: calls functions in the workers, or here.
         complete: adds files to an example that its name does not show.
+        known: returns the signature that an earlier version has of an example, and the content from which it was made.
         progress: receives the number of inputs that were given to workers, and the number of all.
     """
 
     options: PassOptions
     run: RunDistributed
     complete: Callable[[SourceExample], SourceExample]
+    known: Callable[[SourceExample], tuple[tuple[int, ...], str] | None] = lambda example: None
     progress: Callable[[int, int], None] = lambda done, count: None
     _signed: dict[tuple[str, str | int, str | None], SourceSignature | None] = field(default_factory=dict)
 
@@ -153,6 +157,15 @@ class FirstPass:
         keys: dict[int, tuple[str, str | int, str | None]] = {}
         may_lack_labels = self.options.recipe.may_hold_label_images()
 
+        def unchanged() -> Iterator[_Numbered]:
+            for number, example in enumerate(examples):
+                if example.problem is None and self.known(example) is not None:
+                    yield number, self.complete(example)
+
+        contents = (
+            dict(self._run(content_now, unchanged())) if _signs_records_alike(self.options.recipe) else {}
+        )
+
         def new() -> Iterator[_Numbered]:
             for number, example in enumerate(examples):
                 self.progress(number, count)
@@ -160,7 +173,11 @@ class FirstPass:
                     continue
                 unlabeled[number] = may_lack_labels and is_unlabeled(example)
                 keys[number] = (example.source, example.key, example.group)
-                if keys[number] not in self._signed:
+                earlier = self.known(example) if contents.get(number) else None
+                if earlier is not None and earlier[1] == contents[number]:
+                    words = with_group(earlier[0], example.group)
+                    self._signed[keys[number]] = SourceSignature(words=words, pixels=0)
+                elif keys[number] not in self._signed:
                     yield number, _decoded_alone(self.complete(example))
 
         for number, one in self._run(sign_source, new()):
@@ -227,6 +244,21 @@ class FirstPass:
         remaining = iter(inputs)
         for answers in self.run(call, iter(lambda: list(islice(remaining, at_once)), [])):
             yield from answers
+
+
+def _signs_records_alike(recipe: Recipe) -> bool:
+    """Return whether the signatures of records are those of their sources, up to rounding.
+
+    Those of scans and clips are of the part that a record shows, and those of small records have fewer details.
+    """
+    sides = (recipe.height, recipe.width) if recipe.resize == "fixed-shape" else (recipe.min_dimension,)
+    is_whole = recipe.rules.kind.name == "picture" and not cuts_pictures(recipe)
+    return is_whole and min(sides) >= SIGNED_SIDE
+
+
+def content_now(recipe: Recipe, reference: SourceExample, files: SourceFiles, reserve: ReserveMemory) -> str:
+    """Return the SHA-256 of the content of an input; "" where a file cannot be read."""
+    return content_of(reference, files, recipe.memory_budget(None).share())
 
 
 def _decoded_alone(example: SourceExample) -> SourceExample:

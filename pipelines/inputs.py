@@ -306,6 +306,11 @@ def _reject(error: Exception, reference: SourceExample, share: Share) -> SourceE
     )
 
 
+def content_of(reference: SourceExample, sources: SourceFiles, share: Share) -> str:
+    """Return the SHA-256 of an input's content, as indexes have it; "" where a file cannot be read."""
+    return _HashedFiles(sources, share).content_of(reference)
+
+
 def contents_of(
     references: Sequence[SourceExample],
     sources: SourceFiles,
@@ -315,9 +320,9 @@ def contents_of(
 ) -> dict[str, str]:
     """Return the SHA-256 of each reference's content by its source."""
 
-    def content_of(reference: SourceExample) -> str:
+    def content_now(reference: SourceExample) -> str:
         complete = with_members(reference, series_folder)
-        return retry_when_memory_free(budget, lambda share: _HashedFiles(sources, share).content_of(complete))
+        return retry_when_memory_free(budget, lambda share: content_of(complete, sources, share))
 
-    digests = threads.map(content_of, references)
+    digests = threads.map(content_now, references)
     return {one.source: digest for one, digest in zip(references, digests, strict=True)}

@@ -173,6 +173,8 @@ def _duplicates_of(
         search = FirstPass(options=here, run=map, complete=complete)
     else:
         search = first_pass(complete)
+    if earlier is not None:
+        search.known = lambda one: earlier.signature_of(example_id(one.key), one.source)
     return Duplicates(
         mode=recipe.duplicates,
         search=search,

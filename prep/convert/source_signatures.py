@@ -29,7 +29,7 @@ from halofeed.prep.voxels.signatures import sign_picture, sign_stack
 from halofeed.system.errors import SourceError
 from halofeed.system.memory import ReserveMemory
 
-_SIGNED_SIDE = 128
+SIGNED_SIDE = 128
 """Least rows and columns of a decoded picture: 8 for each cell of a thumbnail, of which 4 rows are summed."""
 _CLIP_FRAMES = 12
 """Frames of a clip that are decoded: as many as a signature reads."""
@@ -99,7 +99,7 @@ def _read(
 def _sign_picture(
     recipe: Recipe, reference: SourceExample, files: SourceFiles, reserve: ReserveMemory
 ) -> SourceSignature:
-    pixels, size, content = _read(recipe, reference, files, reserve, _SIGNED_SIDE)
+    pixels, size, content = _read(recipe, reference, files, reserve, SIGNED_SIDE)
     words = sign_picture(np.ascontiguousarray(pixels), reference.origin, reference.group)
     return SourceSignature(words=words, pixels=math.prod(size), content=content)
 

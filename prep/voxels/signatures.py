@@ -106,6 +106,17 @@ def sign_stack(stack: NDArray[Any], source: str, group: str | None, store: str =
     return _with_head(spreads, words, source, group)
 
 
+def with_group(words: Sequence[int], group: str | None) -> tuple[int, ...]:
+    """Return the words of a signature with another group; indexes have none, because it may name a patient.
+
+    >>> signed = sign_picture(np.zeros((9, 9, 1), np.uint8), "a.jpg", "patient 1")
+    >>> with_group(with_group(signed, None), "patient 1") == signed
+    True
+    """
+    head, names, *rest = words
+    return head, names & 0xFFFFFFFF | _hash_of_group(group) << 32, *rest
+
+
 def unpack_signatures(words: NDArray[np.int64]) -> Signatures:
     """Return the content of signatures [record, word]; records without one, or of an unknown version, have spread 0."""
     count, width = words.shape
@@ -139,7 +150,11 @@ def _with_head(
     spreads: Sequence[int], words: Sequence[int], source: str, group: str | None
 ) -> tuple[int, ...]:
     head = _VERSION | len(spreads) << 8 | max(spreads) << 16
-    return head, _hash(source) | (_hash(group) & 0x7FFFFFFF if group else 0) << 32, *words
+    return head, _hash(source) | _hash_of_group(group) << 32, *words
+
+
+def _hash_of_group(group: str | None) -> int:
+    return _hash(group) & 0x7FFFFFFF if group else 0
 
 
 # The definition, which schemas/native/signing.c computes where it is built

@@ -14,11 +14,14 @@ from PIL import Image
 from halofeed.errors import AnnotationsError, UsageError
 from halofeed.inspection.review.copies import find_copies
 from halofeed.inspection.review.reviewed_set import ReviewedSet
+from halofeed.pipelines import first_pass
 from halofeed.pipelines.convert import Conversion
 from halofeed.pipelines.dry_run import dry_run
 from halofeed.pipelines.duplicates import CONFLICT, COPIES, COPY
 from halofeed.pipelines.job import JobOptions
+from halofeed.prep.convert.source_signatures import SourceSignature, sign_source
 from halofeed.prep.options.recipe import Recipe
+from halofeed.prep.sources.example import SourceExample
 from halofeed.schemas.file_layout import index_file
 from tests.inspection.test_copies import PLANTED, draw, write
 from tests.support.clip_writer import write_video
@@ -168,14 +171,14 @@ def _jpeg(root: Path) -> None:
     write(root, "a/copy.jpg", draw(0))
 
 
-def _video_frames(root: Path) -> None:
-    """Nothing beside the tiles of each picture, which are not compared."""
+def _tiles(root: Path) -> None:
+    """A picture, of which tiles are not compared with those of the same picture."""
     write(root, "a/copy.png", draw(0))
 
 
 @pytest.mark.parametrize(
     ("plant", "options"),
-    [(_jpeg, {}), (_turned, {}), (_deep, {}), (_video_frames, {"fit": "tiles", "height": 64, "width": 64})],
+    [(_jpeg, {}), (_turned, {}), (_deep, {}), (_tiles, {"fit": "tiles", "height": 64, "width": 64})],
     ids=["png beside jpeg", "turned by exif", "16 bits", "tiles"],
 )
 def test_copies_of_other_forms_are_found(
@@ -338,4 +341,49 @@ def test_a_new_version_keeps_the_examples_of_the_earlier_one_and_leaves_new_copi
     options = {"duplicates": "drop", "version": "1.1.0", "from_": first.folder, **PICTURES}
     second = run_convert(source, tmp_path / "out", **options)
     assert left_out(second).keys() == {"a/0.png"}
-    assert second.summary.shards_kept == 0 or second.summary.shards > 1
+    assert splits_of(first).keys() < splits_of(second).keys()
+
+
+def test_a_new_copy_joins_the_split_of_the_earlier_version(some: Path, tmp_path: Path) -> None:
+    source = tmp_path / "in"
+    for number in range(8):
+        write(source, f"a/{number}.png", draw(number))
+    options = {"duplicates": "group", "folds": 2, **PICTURES}
+    first = run_convert(source, tmp_path / "out", **options)
+    for number in range(8):
+        write(source, f"a/copy{number}.png", PLANTED["mirrored"](draw(number)))
+    more = {"version": "1.1.0", "from_": first.folder, "keep_splits": True}
+    splits = splits_of(run_convert(source, tmp_path / "out", **options, **more))
+    before = splits_of(first)
+    assert {path: splits[path] for path in before} == before
+    assert all(splits[f"a/copy{number}.png"] == before[f"a/{number}.png"] for number in range(8))
+
+
+def test_a_new_version_decodes_only_new_and_changed_pictures_for_signatures(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = tmp_path / "in"
+    for number in range(6):
+        write(source, f"a/{number}.png", draw(number))
+    options = {"duplicates": "drop", "layout": "folders", "height": 128, "width": 160}
+    first = run_convert(source, tmp_path / "out", **options)
+    write(source, "a/new.png", PLANTED["resized"](draw(3)))
+    write(source, "a/5.png", draw(50))
+    signed = []
+
+    def sign(recipe: Recipe, reference: SourceExample, *others: Any) -> SourceSignature:
+        signed.append(reference.source)
+        return sign_source(recipe, reference, *others)
+
+    monkeypatch.setattr(first_pass, "sign_source", sign)
+    more = {"version": "1.1.0", "from_": first.folder}
+    second = run_convert(source, tmp_path / "out", **options, **more)
+    assert signed == ["a/5.png", "a/new.png"]
+    assert left_out(second) == {"a/new.png": "a/3.png is kept in train"}
+    signed.clear()
+    small = run_convert(source, tmp_path / "small", duplicates="drop", **PICTURES)
+    signed.clear()
+    run_convert(
+        source, tmp_path / "small", duplicates="drop", **PICTURES, version="1.1.0", from_=small.folder
+    )
+    assert len(signed) == 7
