@@ -153,7 +153,11 @@ class ScanMetrics:
         # In the ground truth the ignore label is one more class.
         self._classes, self._ignore = len(task.labels), task.ignore_label
         tiles = metadata.tiles()
-        self._predicted, self._true = (ScanBlender(tiles, self._classes + extra) for extra in (0, 1))
+        self._rule = task.mask_rule
+        outputs = self._rule.outputs(self._classes)
+        self._predicted = ScanBlender(tiles, outputs, self._rule.window_weights)
+        # One-hot tiles agree where they overlap, so that their weights do not matter.
+        self._true = ScanBlender(tiles, self._classes + 1)
 
     def update(self, predictions: Host, truth: Host) -> NDArray[np.float64]:
         """Add the valid rows of a batch; the score of a scan is that of its last tile, NaN the others'."""
@@ -163,7 +167,8 @@ class ScanMetrics:
             number, label = int(record.numbers["tile"]), truth["label"][row].astype(np.uint32)
             if self._ignore is not None:
                 label[label == self._ignore] = self._classes
-            predicted = self._predicted.add(record.key, number, predictions["probabilities"][row])
+            scores_of_row = self._rule.of_row({name: values[row] for name, values in predictions.items()})
+            predicted = self._predicted.add(record.key, number, scores_of_row)
             true = self._true.add(record.key, number, label)
             # Tiles of this scan are missing.
             if predicted is None or true is None:
@@ -175,7 +180,7 @@ class ScanMetrics:
             scan["label"] = most_probable(true[0], np.uint32)[None]
             if self._ignore is not None:
                 scan["label"][scan["label"] == self._classes] = self._ignore
-            found = {"label": most_probable(predicted[0], np.uint32)[None]}
+            found = {"label": most_probable(self._rule.labels(predicted[0]), np.uint32)[None]}
             scores[row] = self._metrics.update(found, scan)[0]
         return scores
 

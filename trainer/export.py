@@ -35,7 +35,7 @@ from halofeed.storage.atomic_files import atomic_write, temporary_folder
 from halofeed.storage.locks import locked_folder
 from halofeed.storage.paths import names_in
 from halofeed.system.errors import UsageError
-from halofeed.trainer.step import TrainingSetup, Variables
+from halofeed.trainer.step import TrainingSetup, Variables, predict
 
 PLATFORMS = ("cpu", "cuda", "tpu")
 STABLEHLO, SAVED_MODEL, README = "model.stablehlo", "saved_model", "README.md"
@@ -55,12 +55,10 @@ def prediction_function(setup: TrainingSetup, parameters: Variables, statistics:
     # Arrays on the host have no sharding that the program would contain.
     host_parameters, host_statistics = jax.device_get((parameters, statistics))
 
-    def predict(image: jax.Array) -> dict[str, jax.Array]:
-        batch = {"image": image}
-        outputs, _ = local_setup.apply(host_parameters, host_statistics, batch, training=False)
-        return local_setup.task.predict(outputs, batch)
+    def of_image(image: jax.Array) -> dict[str, jax.Array]:
+        return predict(local_setup, host_parameters, host_statistics, {"image": image})
 
-    return predict
+    return of_image
 
 
 @contextmanager

@@ -20,6 +20,7 @@ from halofeed.trainer.data import (
 )
 from halofeed.trainer.detection.merge_tiles import MergeRule
 from halofeed.trainer.evaluate import Predicted, Predictor, ScanMetrics
+from halofeed.trainer.mask_rule import MaskRule
 from halofeed.trainer.mesh import make_mesh
 from halofeed.trainer.record_metadata import SplitMetadata
 from halofeed.trainer.run_folder import Run
@@ -82,6 +83,12 @@ class LoadedRun:
     def predictions(self) -> Iterator[Predicted]:
         """Yield the predictions of every batch in stored order, or scan by scan if scans are stored as tiles."""
         return self._predictor.batches(self._parameters, self._statistics, self._source())
+
+    @property
+    def mask_rule(self) -> MaskRule:
+        """Rule by which the predictions of windows become masks."""
+        task = self._setup.task
+        return task.mask_rule if isinstance(task, Segmentation) else MaskRule()
 
     def evaluate(self, rule: MergeRule | None = None) -> dict[str, Any]:
         """Compute the task's metrics over the split; a scan or picture that is stored as tiles counts once, as a whole.

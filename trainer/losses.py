@@ -130,7 +130,25 @@ def class_overlap(
     if ignore_label is not None:
         known = (label != ignore_label)[..., None]
         probabilities, target = jnp.where(known, probabilities, 0), jnp.where(known, target, 0)
-    space = tuple(range(1, label.ndim))
+    return _overlap(probabilities, target)
+
+
+def region_overlap(logits: jax.Array, target: jax.Array, known: jax.Array | None = None) -> OverlapLoss:
+    """Return the soft overlap of each example with regions that do not exclude each other, [batch, region].
+
+    Args:
+        logits: [batch, ..., region].
+        target: 0 or 1, in the shape and dtype of the logits.
+        known: bool [batch, ...], False for voxels that do not count; None counts all.
+    """
+    probabilities = jax.nn.sigmoid(logits)
+    if known is not None:
+        probabilities, target = (jnp.where(known[..., None], one, 0) for one in (probabilities, target))
+    return _overlap(probabilities, target)
+
+
+def _overlap(probabilities: jax.Array, target: jax.Array) -> OverlapLoss:
+    space = tuple(range(1, target.ndim - 1))
     return OverlapLoss(
         both=jnp.sum(probabilities * target, space),
         predicted=jnp.sum(probabilities, space),
@@ -158,6 +176,27 @@ def cross_entropy(logits: jax.Array, label: jax.Array, *, ignore_label: int | No
     if ignore_label is None:
         return jnp.mean(losses, space)
     known = label != ignore_label
+    voxels = jnp.sum(known, space).astype(losses.dtype)
+    return jnp.sum(jnp.where(known, losses, 0), space) / jnp.maximum(voxels, 1)
+
+
+def binary_cross_entropy(logits: jax.Array, target: jax.Array, known: jax.Array | None = None) -> jax.Array:
+    """Return sigmoid cross-entropy, averaged over the voxels and regions of each example, [batch].
+
+    Args:
+        logits: [batch, ..., region].
+        target: 0 or 1, in the shape and dtype of the logits.
+        known: bool [batch, ...], False for voxels that do not count; None counts all.
+
+    >>> logits = jnp.array([[[0.0, jnp.log(3.0)]]])
+    >>> binary_cross_entropy(logits, jnp.array([[[1.0, 1.0]]])).round(4).tolist()
+    [0.4904000163078308]
+    """
+    # Equal to softplus(x) - x * target, in which nothing cancels; see `sigmoid_focal`.
+    losses = jnp.mean(jax.nn.softplus(jnp.where(target > 0, -logits, logits)), -1)
+    space = tuple(range(1, losses.ndim))
+    if known is None:
+        return jnp.mean(losses, space)
     voxels = jnp.sum(known, space).astype(losses.dtype)
     return jnp.sum(jnp.where(known, losses, 0), space) / jnp.maximum(voxels, 1)
 

@@ -16,6 +16,7 @@ from halofeed.schemas.tasks import IGNORED_BOXES
 from halofeed.system.errors import UsageError
 from halofeed.trainer.detection.sparse_coco import SparseMatching
 from halofeed.trainer.detection.visdrone_regions import outside_regions
+from halofeed.trainer.mask_rule import Regions
 from halofeed.trainer.source_grid import BOX_DECIMALS, SCORE_DECIMALS, boxes_in_source
 from halofeed.trainer.task import Host
 
@@ -355,12 +356,20 @@ class SegmentationMetrics:
             Clips have no distances, because frames and pixels have no common unit.
         hausdorff: measure distances.
         ignore_label: true label of voxels that do not count; None counts all.
+        regions: unions of classes whose Dice is measured too; None for none.
     """
 
     def __init__(
-        self, labels: tuple[str, ...], *, kind: str, hausdorff: bool = True, ignore_label: int | None = None
+        self,
+        labels: tuple[str, ...],
+        *,
+        kind: str,
+        hausdorff: bool = True,
+        ignore_label: int | None = None,
+        regions: Regions | None = None,
     ) -> None:
-        self._ignore_label = ignore_label
+        self._ignore_label, self._regions = ignore_label, regions
+        self._region_dice: list[NDArray[np.float64]] = []
         self.labels, self._distance = labels, _DISTANCES[kind] if hausdorff else None
         self.examples = 0
         self._table = np.zeros((len(labels), len(labels)), np.int64)
@@ -407,16 +416,19 @@ class SegmentationMetrics:
         self.examples += 1
         self._table += table
         self._dice.append(dice_of_table(table))
+        if self._regions is not None:
+            self._region_dice.append(self._regions.of_table(table))
         if distances is not None:
             self._distances.append(distances)
 
     def result(self) -> dict[str, Any]:
         """Return `dice`, `miou`, `hausdorff95_mm` (`hausdorff95_pixels` for pictures), and `examples`.
 
-        `dice_per_class`, `iou_per_class` (with the background) and `hausdorff95_mm_per_class` have the classes by name.
-        A class without examples is None and does not enter the mean. Without any class, `dice` is 0.
+        `dice_per_class`, `iou_per_class` (with the background) and `hausdorff95_mm_per_class` have the classes by name,
+        `dice_per_region` the regions. A class without examples is None and does not enter the mean.
+        Without any class, `dice` is 0.
         """
-        per_class = self._per_class(self._dice)
+        per_class = _means_by_name(self.labels[1:], self._dice)
         iou = [None if np.isnan(value) else float(value) for value in iou_of_table(self._table)]
         means: dict[str, Any] = {
             "dice": _mean_of_known(per_class.values()) or 0.0,
@@ -424,19 +436,13 @@ class SegmentationMetrics:
             "miou": _mean_of_known(iou),
             "iou_per_class": dict(zip(self.labels, iou, strict=True)),
         }
+        if self._regions is not None:
+            means["dice_per_region"] = _means_by_name(self._regions.names, self._region_dice)
         if self._distance is not None:
             name = self._distance.name
-            per_class = self._per_class(self._distances)
+            per_class = _means_by_name(self.labels[1:], self._distances)
             means |= {name: _mean_of_known(per_class.values()), f"{name}_per_class": per_class}
         return {**means, "examples": self.examples}
-
-    def _per_class(self, rows: Sequence[NDArray[np.float64]]) -> dict[str, float | None]:
-        columns = np.array(rows).reshape(-1, len(self.labels) - 1).T
-        means = (
-            _mean_of_known(None if np.isnan(value) else float(value) for value in column)
-            for column in columns
-        )
-        return dict(zip(self.labels[1:], means, strict=True))
 
     def _source_region(self, truth: Host, row: int) -> tuple[slice, ...]:
         """Return the part of a row's image that shows the source, without padding."""
@@ -569,6 +575,15 @@ def hausdorff95(one: BooleanMask, other: BooleanMask, spacing: Sequence[float]) 
 
 def _diagonal(shape: Sequence[int], spacing: Sequence[float]) -> float:
     return float(np.linalg.norm(np.multiply(shape, spacing)))
+
+
+def _means_by_name(names: Sequence[str], rows: Sequence[NDArray[np.float64]]) -> dict[str, float | None]:
+    """Return the mean of each column of [example, name] over the examples that have it; None without one."""
+    columns = np.array(rows).reshape(-1, len(names)).T
+    means = (
+        _mean_of_known(None if np.isnan(value) else float(value) for value in column) for column in columns
+    )
+    return dict(zip(names, means, strict=True))
 
 
 def _mean_of_known(values: Any) -> float | None:

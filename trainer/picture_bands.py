@@ -14,12 +14,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from halofeed.prep.geometry.scan import Grid
 from halofeed.system.errors import UsageError
+from halofeed.trainer.mask_rule import GAUSSIAN, MaskRule
 from halofeed.trainer.source_grid import centers_affine, labels_in_source
 from halofeed.trainer.windows import window_weight
 
@@ -86,12 +88,20 @@ class BandBlender:
         tiles: all tiles of the picture in the data by their number.
         whole: (height, width) of the scaled, displayed picture.
         tile_size: (height, width) of a record.
-        classes: number of classes.
+        classes: number of classes, or of regions.
+        weights: weights of a tile's pixels, one of `WINDOW_WEIGHTS`.
     """
 
-    def __init__(self, tiles: Mapping[int, PlacedTile], whole: Size, tile_size: Size, classes: int) -> None:
+    def __init__(
+        self,
+        tiles: Mapping[int, PlacedTile],
+        whole: Size,
+        tile_size: Size,
+        classes: int,
+        weights: str = GAUSSIAN,
+    ) -> None:
         self._tiles, self._missing, self._width, self._classes = tiles, set(tiles), whole[1], classes
-        self._weight = window_weight(tile_size)
+        self._weight = window_weight(tile_size, weights)
         tops = {tile.origin[0] for tile in tiles.values()}
         ends = {tile.origin[0] + tile.size[0] for tile in tiles.values()}
         self._borders = sorted({0, whole[0]} | tops | ends)
@@ -174,17 +184,25 @@ class BandLabels:
         out: integers [height, width] in pixels of the file, which are overwritten.
         whole: (height, width) of the scaled, displayed picture.
         transform: [2, 3], transform of any tile to the file, whose signs are those of the EXIF orientation.
+        rule: rule by which blended regions become classes.
     """
 
-    def __init__(self, out: NDArray[np.generic], whole: Size, transform: NDArray[np.float32]) -> None:
+    def __init__(
+        self,
+        out: NDArray[np.generic],
+        whole: Size,
+        transform: NDArray[np.float32],
+        rule: MaskRule = MaskRule(),  # noqa: B008
+    ) -> None:
+        self._rule = rule
         self._out, self._whole = _displayed(out, transform), whole
         self._scale = [shown / side for shown, side in zip(self._out.shape, whole, strict=True)]
-        self._kept: NDArray[np.float32] | None = None
+        self._kept: NDArray[Any] | None = None
         self._done = 0
 
     def add(self, band: BlendedRows) -> None:
         """Write the rows that this band completes; bands come from top to bottom."""
-        rows, top = band.probabilities, band.top
+        rows, top = self._rule.labels(band.probabilities), band.top
         if self._kept is not None:
             rows, top = np.concatenate([self._kept, rows]), top - len(self._kept)
         bottom = top + len(rows)
@@ -197,7 +215,7 @@ class BandLabels:
         needed = max(_MARGIN, bottom - int(self._done / self._scale[0]) + _MARGIN)
         self._kept = rows[-needed:].copy()
 
-    def _write(self, rows: NDArray[np.float32], top: int, end: int) -> None:
+    def _write(self, rows: NDArray[Any], top: int, end: int) -> None:
         down, right = self._scale
         to_file = np.array([[down, 0, down * top], [0, right, 0]])
         stored = Grid(shape=(1, *rows.shape[:2]), affine=centers_affine(to_file))

@@ -21,7 +21,7 @@ from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
@@ -43,6 +43,7 @@ from halofeed.system.wording import plural, printable
 from halofeed.trainer.detection.merge_tiles import MergeRule
 from halofeed.trainer.geojson_predictions import PredictedLabels, PredictedObjects, write_geojson
 from halofeed.trainer.loaded_run import LoadedRun
+from halofeed.trainer.mask_rule import MaskRule
 from halofeed.trainer.picture_bands import BandBlender, BandLabels
 from halofeed.trainer.record_metadata import RecordMetadata, SplitMetadata
 from halofeed.trainer.run_folder import Run, write_json
@@ -89,6 +90,7 @@ class PredictionOptions:
         rule: rule by which boxes of different tiles of a picture are merged.
         min_score: smallest score of a box that is written; 0 writes all boxes, as a COCO evaluation needs them.
         geojson: also write `KEY.geojson` for each picture: boxes, or outlines of classes.
+        masks: rule by which blended windows become masks.
         source: path of the new files from which the data set was converted for this prediction only; predictions.json
             then names it in place of the data set, which will be deleted.
     """
@@ -96,6 +98,7 @@ class PredictionOptions:
     rule: MergeRule = field(default_factory=MergeRule)
     min_score: float = WRITTEN_SCORE
     geojson: bool = False
+    masks: MaskRule = field(default_factory=MaskRule)
     source: str | None = None
 
     def __post_init__(self) -> None:
@@ -146,6 +149,7 @@ def predict(
             pass
         return {}
     description = {"run": str(run.folder), "checkpoint": loaded.step}
+    options = replace(options or PredictionOptions(), masks=loaded.mask_rule)
     return predict_batches(
         batches,
         data,
@@ -498,14 +502,23 @@ class SegmentationWriter(PredictionWriter):
         UsageError: two sources would have the same file name.
     """
 
-    def __init__(self, folder: Path, metadata: SplitMetadata, labels: Mapping[int, str]) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        metadata: SplitMetadata,
+        labels: Mapping[int, str],
+        options: PredictionOptions | None = None,
+    ) -> None:
         super().__init__(folder, metadata, labels)
+        self._rule = (options or PredictionOptions()).masks
         keys: dict[str, int] = {}
         for record in metadata:
             keys.setdefault(record.key, record.id)
         self._scans: ScanBlender | None = None
         if metadata.manifest.kind.name == "volume":
-            self._scans = ScanBlender(metadata.tiles(), max(labels) + 1)
+            self._scans = ScanBlender(
+                metadata.tiles(), self._rule.outputs(max(labels) + 1), self._rule.window_weights
+            )
         extension = ".png" if self._scans is None else ".nii.gz"
         layout = str(metadata.manifest.recipe.get("layout", ""))
         cases = case_names(keys, layout, are_scans=self._scans is not None)
@@ -515,15 +528,15 @@ class SegmentationWriter(PredictionWriter):
 
     def add(self, record: RecordMetadata, row: PredictionRow) -> bool:
         """Write the file of a picture, or of a scan after its last tile."""
-        predicted = _predicted(row)
+        predicted = self._rule.of_row(row)
         if self._scans is None:
-            write_png(self._file(record), _picture_labels(record, predicted))
+            write_png(self._file(record), _picture_labels(record, self._rule.labels(predicted)))
             return True
         scan = self._scans.add(record.key, int(record.numbers["tile"]), predicted)
         if scan is None:
             return False
         predicted, stored, extent = scan
-        label = labels_in_source(predicted, stored, record.source_grid, extent)
+        label = labels_in_source(self._rule.labels(predicted), stored, record.source_grid, extent)
         write_nifti(self._file(record), label, record.numbers["source_affine"])
         return True
 
@@ -561,14 +574,14 @@ class WholeMaskWriter(PredictionWriter):
         self._pictures, self._tiles = whole_pictures(metadata), metadata.picture_tiles()
         self._geojson = _geojson_of(options or PredictionOptions(), folder, self._pictures)
         self._names = file_names({key: picture.id for key, picture in self._pictures.items()}, "")
-        self._classes = max(labels) + 1
+        self._classes, self._rule = max(labels) + 1, (options or PredictionOptions()).masks
         self._open: dict[str, tuple[BandBlender, BandLabels, NDArray[Any]]] = {}
         self._files: list[dict[str, Any]] = []
         self.total = len(self._pictures)
 
     def add(self, record: RecordMetadata, row: PredictionRow) -> bool:
         """Add a tile; write the file of its picture after the last one."""
-        predicted = _predicted(row)
+        predicted = self._rule.of_row(row)
         if record.key not in self._open:
             self._open[record.key] = self._opened(record, predicted)
         blender, rows, label = self._open[record.key]
@@ -590,9 +603,12 @@ class WholeMaskWriter(PredictionWriter):
         self, record: RecordMetadata, predicted: NDArray[Any]
     ) -> tuple[BandBlender, BandLabels, NDArray[Any]]:
         size = predicted.shape[0], predicted.shape[1]
-        blender = BandBlender(self._tiles[record.key], record.whole_size, size, self._classes)
+        outputs = self._rule.outputs(self._classes)
+        blender = BandBlender(
+            self._tiles[record.key], record.whole_size, size, outputs, weights=self._rule.window_weights
+        )
         label = temporary_array(record.source_size, np.uint8 if self._classes <= 256 else np.uint16)
-        return blender, BandLabels(label, record.whole_size, record.numbers["transform"]), label
+        return blender, BandLabels(label, record.whole_size, record.numbers["transform"], self._rule), label
 
     def finish(self) -> dict[str, Any]:
         """Return the list of files."""
@@ -609,8 +625,15 @@ class ClipMaskWriter(PredictionWriter):
         UsageError: two sources would have the same file name.
     """
 
-    def __init__(self, folder: Path, metadata: SplitMetadata, labels: Mapping[int, str]) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        metadata: SplitMetadata,
+        labels: Mapping[int, str],
+        options: PredictionOptions | None = None,
+    ) -> None:
         super().__init__(folder, metadata, labels)
+        self._rule = (options or PredictionOptions()).masks
         self._names = file_names({record.key: record.id for record in metadata}, "")
         self._files: list[dict[str, Any]] = []
 
@@ -618,7 +641,7 @@ class ClipMaskWriter(PredictionWriter):
         """Write the frames of a clip."""
         name = f"{self._names[record.key]}/{int(record.numbers['tile'])}"
         (self._folder / name).mkdir(parents=True)
-        for number, frame in enumerate(_predicted(row)):
+        for number, frame in enumerate(self._rule.labels(self._rule.of_row(row))):
             write_png(self._folder / name / f"{number:04d}.png", _picture_labels(record, frame))
         times = record.numbers["times_s"].tolist()
         self._files.append({"folder": name, **_source_names(record), "times_s": times})
@@ -627,10 +650,6 @@ class ClipMaskWriter(PredictionWriter):
     def finish(self) -> dict[str, Any]:
         """Return the list of folders."""
         return {"masks": self._files}
-
-
-def _predicted(row: PredictionRow) -> NDArray[Any]:
-    return row["probabilities" if "probabilities" in row else "label"]
 
 
 def _picture_labels(record: RecordMetadata, predicted: NDArray[Any]) -> NDArray[Any]:
@@ -642,7 +661,7 @@ def _source_names(record: RecordMetadata) -> dict[str, str]:
     return {"key": printable(record.key), "source": printable(record.source)}
 
 
-MASK_WRITERS: dict[str, type[PredictionWriter]] = {
+MASK_WRITERS: dict[str, type[SegmentationWriter] | type[ClipMaskWriter]] = {
     "picture": SegmentationWriter,
     "volume": SegmentationWriter,
     "clip": ClipMaskWriter,
@@ -666,7 +685,7 @@ def writer_of(facts: DataFacts, metadata: SplitMetadata, options: PredictionOpti
         return partial(writer, multi_label=facts.multi_label)
     if is_tiled:
         return partial(WholeMaskWriter, options=options)
-    return MASK_WRITERS[metadata.manifest.kind.name]
+    return partial(MASK_WRITERS[metadata.manifest.kind.name], options=options)
 
 
 def case_names(keys: Iterable[str], layout: str, *, are_scans: bool) -> dict[str, str]:

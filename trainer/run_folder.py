@@ -48,6 +48,9 @@ _CHANGEABLE_FIELDS = {
 }
 """Config fields that may differ when a run resumes: its losses stay the same except for rounding."""
 
+_CHANGEABLE_TASK_OPTIONS = {"mirror_at_test", "window_weights"}
+"""Options of a task for which the same holds: they concern evaluation and prediction alone."""
+
 _LENGTH_FIELDS = {"steps", "schedule_steps"}
 """Config fields of which a resume may change the values: the next step follows the new schedule, and a line says so."""
 _INIT_FIELDS = {"model", "model_options", "normalization", "backbone_weights", "init", "facts"}
@@ -395,7 +398,7 @@ def _differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str,
     # Settings that an earlier version did not have count as their defaults.
     earlier = {**TrainConfig().to_json(), **before["config"]}
     names = sorted({*earlier, *now["config"]} - _CHANGEABLE_FIELDS)
-    pairs = [(name, earlier.get(name), now["config"].get(name)) for name in names]
+    pairs = [(name, _of_losses(name, earlier), _of_losses(name, now["config"])) for name in names]
     # `from_json` completes the facts of an earlier version, which have no kind.
     old_facts, new_facts = (DataFacts.from_json(document["facts"]).to_json() for document in (before, now))
     # A run of an earlier version resumes: it has no counts, and no class weights that need them.
@@ -404,6 +407,14 @@ def _differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str,
     pairs.append(("facts", old_facts, new_facts))
     pairs += [(name, before.get(name), now.get(name)) for name in ("data_name", "data_version", "split")]
     return {name: f"{name}: was {old!r}, now {new!r}" for name, old, new in pairs if old != new}
+
+
+def _of_losses(name: str, config: Mapping[str, Any]) -> Any:
+    """Return the value of a config's field, without options of the task that change no loss."""
+    value = config.get(name)
+    if name != "task_options" or not isinstance(value, Mapping):
+        return value
+    return {key: option for key, option in value.items() if key not in _CHANGEABLE_TASK_OPTIONS}
 
 
 def _choose_step(checkpoints: Checkpoints, which: str, folder: Path) -> int:

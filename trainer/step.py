@@ -5,6 +5,7 @@ A custom training loop needs only this file and `mesh`: a `TrainingSetup` takes 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, partial
@@ -142,6 +143,38 @@ class TrainingSetup:
             norm_parts=self.norm_parts,
         )
         return model(image, run), nnx.state(model, nnx.Not(nnx.Param))
+
+
+def predict(
+    setup: TrainingSetup, parameters: Variables, statistics: Variables, batch: DeviceBatch
+) -> dict[str, jax.Array]:
+    """Return the task's predictions for one batch; a task with `mirror_axes` averages over mirrored images.
+
+    The mean is over all combinations of the axes, as in nnU-Net's `_internal_maybe_mirror_and_predict`, but of
+    probabilities, as windows are blended.
+    """
+    axes: tuple[int, ...] = getattr(setup.task, "mirror_axes", ())
+    if not axes:
+        outputs, _ = setup.apply(parameters, statistics, batch, training=False)
+        return setup.task.predict(outputs, batch)
+    task: Any = setup.task  # only Segmentation has `mirror_axes`
+
+    def mirrored(values: jax.Array, flips: jax.Array) -> jax.Array:
+        for axis, flip in zip(axes, flips, strict=True):
+            values = jnp.where(flip, jnp.flip(values, axis), values)
+        return values
+
+    def probabilities(flips: jax.Array) -> jax.Array:
+        given = {**batch, "image": mirrored(batch["image"], flips)}
+        outputs, _ = setup.apply(parameters, statistics, given, training=False)
+        return mirrored(task.probabilities(outputs), flips)
+
+    # A loop over one program: eight copies of the model would take eight times as long to compile.
+    all_flips = jnp.asarray(list(itertools.product((False, True), repeat=len(axes))))
+    first = probabilities(all_flips[0])
+    total, _ = jax.lax.scan(lambda total, flips: (total + probabilities(flips), None), first, all_flips[1:])
+    predictions: dict[str, jax.Array] = task.masks(total / len(all_flips))
+    return predictions
 
 
 def loss_and_gradients(
@@ -305,15 +338,14 @@ def compile_prediction(setup: TrainingSetup) -> jax.stages.Wrapped:
     @partial(
         jax.jit, out_shardings=replicated_sharding(setup.mesh), compiler_options=_compiler_options(setup.mesh)
     )
-    def predict(
+    def predict_with_truth(
         parameters: Variables, statistics: Variables, batch: DeviceBatch
     ) -> tuple[dict[str, jax.Array], dict[str, jax.Array]]:
-        outputs, _ = setup.apply(parameters, statistics, batch, training=False)
         keys = (*setup.task.truth, *setup.task.include, "id", "valid")
         truth = {key: batch[key] for key in keys if key in batch}
-        return setup.task.predict(outputs, batch), truth
+        return predict(setup, parameters, statistics, batch), truth
 
-    return predict
+    return predict_with_truth
 
 
 def _compiler_options(mesh: Mesh | None) -> dict[str, int] | None:

@@ -29,10 +29,12 @@ from halofeed.system.errors import UsageError
 from halofeed.trainer.config import TrainConfig, import_named
 from halofeed.trainer.mesh import make_mesh
 from halofeed.trainer.models import MODELS, Model, check_model_options, model_named
+from halofeed.trainer.models.layers import Layers
 from halofeed.trainer.optimizers import Schedule, build_optimizer
 from halofeed.trainer.step import TrainingSetup, TrainState, abstract_state, compile_step, new_state
 from halofeed.trainer.task import DataFacts, TrainingTask
 from halofeed.trainer.tasks import build_task
+from halofeed.trainer.tasks.segmentation import Segmentation
 
 _CAFFE_MEAN = (123.68, 116.779, 103.939)
 """Mean of ImageNet's red, green and blue, as keras.applications subtracts it."""
@@ -69,9 +71,7 @@ def build_training_setup(config: TrainConfig, facts: DataFacts, mesh: Mesh | Non
     task, augment = build_task(facts, config.task_options, config.task), tuple(device_augmentations(config))
     check_mixing(augment, task, config.task or facts.task)
     return TrainingSetup(
-        build=partial(
-            model.build, classes=facts.classes, image_shape=facts.image_shape, **config.model_options
-        ),
+        build=builder(model, task, facts, config.model_options),
         task=task,
         normalization=normalization_of(config, facts),
         augment=augment,
@@ -84,6 +84,19 @@ def build_training_setup(config: TrainConfig, facts: DataFacts, mesh: Mesh | Non
         mesh=mesh,
         dims=image_dims(partition),
     )
+
+
+def builder(
+    model: Model, task: TrainingTask, facts: DataFacts, options: Mapping[str, Any]
+) -> Callable[[Layers], nnx.Module]:
+    """Return the function that builds a model with the outputs of a task."""
+    given: dict[str, Any] = {"classes": facts.classes, "image_shape": facts.image_shape, **options}
+    # Regions have a sigmoid each; a model of the user only learns their number.
+    if isinstance(task, Segmentation) and task.regions:
+        given["classes"] = task.outputs
+        if "independent_outputs" in model.options():
+            given["independent_outputs"] = True
+    return partial(model.build, **given)
 
 
 def _model_of(config: TrainConfig, facts: DataFacts) -> Model:

@@ -46,7 +46,9 @@ class WholeSegmentationMetrics:
     def __init__(self, task: Segmentation, metadata: SplitMetadata) -> None:
         self._task, self._metadata = task, metadata
         self._tiles, self._open = metadata.picture_tiles(), dict[str, _OpenPicture]()
-        self._metrics = SegmentationMetrics(task.labels, kind="picture", hausdorff=task.hausdorff)
+        self._metrics = SegmentationMetrics(
+            task.labels, kind="picture", hausdorff=task.hausdorff, regions=task.mask_rule.regions
+        )
         self._tile_count = self._unmeasured = 0
 
     def update(self, predictions: Host, truth: Host) -> NDArray[np.float64]:
@@ -59,9 +61,9 @@ class WholeSegmentationMetrics:
             self._tile_count += 1
             # A picture without a label has no score.
             if bool(truth["labelled"][row]) if "labelled" in truth else True:
-                self._add(
-                    predictions["probabilities"][row], truth["label"][row], int(join_id(truth["id"][row]))
-                )
+                of_row = {name: values[row] for name, values in predictions.items()}
+                predicted = self._task.mask_rule.of_row(of_row)
+                self._add(predicted, truth["label"][row], int(join_id(truth["id"][row])))
         return scores
 
     def _add(self, predicted: NDArray[Any], true: NDArray[Any], record_id: int) -> None:
@@ -69,7 +71,11 @@ class WholeSegmentationMetrics:
         key, classes = record.key, len(self._task.labels)
         if key not in self._open:
             size = predicted.shape[0], predicted.shape[1]
-            blender = BandBlender(self._tiles[key], record.whole_size, size, classes)
+            rule = self._task.mask_rule
+            outputs = rule.outputs(classes)
+            blender = BandBlender(
+                self._tiles[key], record.whole_size, size, outputs, weights=rule.window_weights
+            )
             self._open[key] = _OpenPicture(blender=blender, table=np.zeros((classes, classes), np.int64))
         state = self._open[key]
         measures = self._task.hausdorff and np.prod(record.whole_size) <= DISTANCE_PIXELS
@@ -84,7 +90,8 @@ class WholeSegmentationMetrics:
 
     def _masks(self, band: BlendedRows) -> tuple[NDArray[Any], NDArray[Any], NDArray[np.bool_]]:
         """Return the predicted and the true classes of a band, and which pixels count."""
-        predicted = band.probabilities.argmax(-1).astype(np.uint16)
+        predicted = self._task.mask_rule.labels(band.probabilities)
+        predicted = predicted.argmax(-1).astype(np.uint16) if predicted.ndim == 3 else predicted
         true = np.zeros_like(predicted) if band.true is None else band.true
         counts = band.is_shown
         if self._task.ignore_label is not None:

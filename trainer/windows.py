@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from halofeed.prep.geometry.scan import Grid, VolumeShape
 from halofeed.prep.geometry.volume_plan import triple
 from halofeed.system.errors import UsageError
+from halofeed.trainer.mask_rule import GAUSSIAN, UNIFORM
 
 CompleteScan = tuple[NDArray[Any], Grid, NDArray[np.int64] | None]
 """Probabilities or class indices of a complete scan, their grid, and the extent of the scan in it (None for all)."""
@@ -28,8 +29,10 @@ GAUSSIAN_DEVIATIONS = 4.0
 """Standard deviations from a tile's middle to its edge; as in nnU-Net, a deviation is an eighth of the tile."""
 
 
-def window_weight(shape: Sequence[int]) -> NDArray[np.float32]:
-    """Return the weight of each voxel of a tile: the product of a Gaussian along each axis.
+def window_weight(shape: Sequence[int], weights: str = GAUSSIAN) -> NDArray[np.float32]:
+    """Return the weight of each voxel of a tile: the product of a Gaussian along each axis, or 1 for "uniform".
+
+    Source: nnU-Net's `compute_gaussian` with `sigma_scale` 1/8, without its limit to the precision of float16.
 
     Returns:
         float32 of the given shape, above 0 and at most 1.
@@ -37,6 +40,8 @@ def window_weight(shape: Sequence[int]) -> NDArray[np.float32]:
     >>> [round(weight, 4) for weight in window_weight((1, 1, 4)).ravel().tolist()]
     [0.0111, 0.6065, 0.6065, 0.0111]
     """
+    if weights == UNIFORM:
+        return np.ones(tuple(shape), np.float32)
     weight = np.ones((), np.float64)
     for size in shape:
         place = (np.arange(size) + 0.5) / size * 2 - 1
@@ -73,13 +78,14 @@ class TileBlender:
 
     Args:
         tiles: all tiles of the scan by their number.
-        classes: number of classes.
+        classes: number of classes, or of regions.
+        weights: weights of a tile's voxels, one of `WINDOW_WEIGHTS`.
 
     Raises:
         UsageError: tiles have different shapes or spacings.
     """
 
-    def __init__(self, tiles: Mapping[int, WindowTile], classes: int) -> None:
+    def __init__(self, tiles: Mapping[int, WindowTile], classes: int, weights: str = GAUSSIAN) -> None:
         first = next(iter(tiles.values()))
         for tile in tiles.values():
             # One weight serves all tiles, and their voxels are added without resampling.
@@ -90,7 +96,7 @@ class TileBlender:
         self._tiles, self._missing = tiles, set(tiles)
         self._low = np.min([tile.ends[0] for tile in tiles.values()], axis=0)
         self._shape = triple(np.max([tile.ends[1] for tile in tiles.values()], axis=0) - self._low)
-        self._weight = window_weight(first.grid.shape)
+        self._weight = window_weight(first.grid.shape, weights)
         self._sums = np.zeros((classes, *self._shape), np.float32)
         self._weights = np.zeros(self._shape, np.float32)
 
@@ -150,11 +156,14 @@ class ScanBlender:
 
     Args:
         tiles: tiles of each scan by their number.
-        classes: number of classes.
+        classes: number of classes, or of regions.
+        weights: weights of a tile's voxels, one of `WINDOW_WEIGHTS`.
     """
 
-    def __init__(self, tiles: Mapping[str, Mapping[int, WindowTile]], classes: int) -> None:
-        self._tiles, self._classes = tiles, classes
+    def __init__(
+        self, tiles: Mapping[str, Mapping[int, WindowTile]], classes: int, weights: str = GAUSSIAN
+    ) -> None:
+        self._tiles, self._classes, self._weights = tiles, classes, weights
         self.incomplete: dict[str, TileBlender] = {}
 
     def add(self, key: str, number: int, predicted: NDArray[Any]) -> CompleteScan | None:
@@ -164,7 +173,7 @@ class ScanBlender:
         if len(tiles) == 1:
             return predicted, tiles[number].grid, tiles[number].extent
         if key not in self.incomplete:
-            self.incomplete[key] = TileBlender(tiles, self._classes)
+            self.incomplete[key] = TileBlender(tiles, self._classes, self._weights)
         blender = self.incomplete[key]
         blender.add(number, predicted)
         return None if blender.missing else (*self.incomplete.pop(key).result(), None)

@@ -54,7 +54,7 @@ from halofeed.trainer.step import (
 )
 from halofeed.trainer.task import DataFacts
 from halofeed.trainer.tasks import build_task
-from halofeed.trainer.training_setup import batch_partition, device_augmentations
+from halofeed.trainer.training_setup import batch_partition, builder, device_augmentations
 from tests.support.training import facts_of, placed
 
 Arrays = dict[str, NDArray[Any]]
@@ -154,16 +154,17 @@ class Case:
         """On one device, all of it in one precision."""
         facts = self.facts()
 
+        task = build_task(facts, self.task_options)
+        built = builder(MODELS[self.model], task, facts, self.model_options)
+
         def build(layers: Layers) -> nnx.Module:
-            layers = dataclasses.replace(layers, **self.layer_options)
-            given = {"classes": facts.classes, "image_shape": facts.image_shape, **self.model_options}
-            return MODELS[self.model].build(layers, **given)
+            return built(dataclasses.replace(layers, **self.layer_options))
 
         given: dict[str, Any] = {"compute_dtype": dtype, "param_dtype": dtype, "norm_decay": 0.9}
         given["norm_parts"] = self.norm_parts
         given["augment"] = tuple(device_augmentations(TrainConfig(device_augment=tuple(self.device_augment))))
         given["normalization"] = Normalization(mean=facts.mean, std=facts.std)
-        return TrainingSetup(build=build, task=build_task(facts, self.task_options), **given)
+        return TrainingSetup(build=build, task=task, **given)
 
     def batch(self) -> Arrays:
         """Images of noise, so that every gradient depends on every row, with labels as the loader gives them."""

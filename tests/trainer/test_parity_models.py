@@ -53,6 +53,9 @@ SMALL_UNET = Case(model="unet", image_shape=(8, 16, 8, 1), model_options=THREE_L
 SMALL_PLANE_UNET = Case(model="unet", image_shape=(32, 16, 2), model_options=THREE_LEVELS)
 WEIGHTS = {"class_weights": [0.5, 1.0, 4.0], "overlap_over_batch": True}
 WEIGHTED_UNET = dataclasses.replace(SMALL_PLANE_UNET, task_options=WEIGHTS)
+REGIONS = {"regions": {"whole": ["class 1", "class 2"], "core": ["class 2"]}}
+REGION_UNET = dataclasses.replace(SMALL_PLANE_UNET, task_options=REGIONS)
+REGION_VOLUMES = dataclasses.replace(SMALL_UNET, task_options=REGIONS)
 PUBLISHED = {"norm": "batch", "double_in_block": True, "upsampling": "transposed", "images_at_once": 1}
 DIRECT_UNET = dataclasses.replace(UNET, layer_options={"volume_convolution": "direct"})
 SLIM = dataclasses.replace(
@@ -101,6 +104,8 @@ TABLE: list[tuple[Case, list[Split]]] = [
     (with_options(PLANE_UNET, norm="batch", deep_supervision=True, convolutions=1), PICTURE_SPLITS),
     (with_options(SMALL_PLANE_UNET, norm="group"), [ROWS_AND_COLUMNS]),
     (WEIGHTED_UNET, PICTURE_SPLITS),
+    (REGION_UNET, PICTURE_SPLITS),
+    (with_options(REGION_VOLUMES, depth=2), VOLUME_SPLITS),
 ]
 
 QUICK = [
@@ -123,6 +128,7 @@ SLICE = [
     (with_options(UNET, **PUBLISHED, depth=3), FOUR_DEEP),
     (PLANE_UNET, EIGHT_ROWS),
     (WEIGHTED_UNET, EIGHT_ROWS),
+    (REGION_UNET, SIXTEEN_ROWS),
     (with_options(UNET, depth=3, convolutions=1), SIXTEEN_DEEP_AND_HIGH),
 ]
 """Eight cores are one replica here, four are two."""
@@ -148,8 +154,13 @@ def test_every_model_is_in_both_tables() -> None:
 
 
 PREDICTED = [(SHORT_RETINANET, EIGHT_ROWS), (SSD, ROWS_AND_COLUMNS), (PPN, EIGHT_ROWS)]
+MIRRORED = {"mirror_at_test": ["height", "width"], "with_probabilities": True}
+MIRRORED_UNET = dataclasses.replace(SMALL_PLANE_UNET, task_options=MIRRORED)
+MIRRORED_REGIONS = dataclasses.replace(MIRRORED_UNET, task_options={**MIRRORED, **REGIONS})
+PREDICTED += [(MIRRORED_UNET, ROWS_AND_COLUMNS), (MIRRORED_REGIONS, EIGHT_ROWS)]
 PREDICTED += [(MOBILENET, EIGHT_ROWS), (UNET, DEPTH_AND_HEIGHT), (UNET, EIGHT_HIGH)]
 PREDICTED_QUICK = [(SHORT_RETINANET, ROWS_AND_COLUMNS), (SMALL_UNET, TWO_DEEP_AND_HIGH)]
+PREDICTED_QUICK += [(MIRRORED_REGIONS, FOUR_ROWS)]
 
 
 @pytest.mark.parametrize(

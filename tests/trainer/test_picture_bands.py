@@ -7,12 +7,13 @@ from PIL import Image
 
 from halofeed.errors import UsageError
 from halofeed.loader import Loader
+from halofeed.loader.batch import join_id
 from halofeed.prep.geometry.picture_tiles import plan_picture_tiles
 from halofeed.prep.geometry.resize import displayed_size, displayed_to_file
 from halofeed.storage.temporary_arrays import temporary_array
 from halofeed.trainer.metrics import SegmentationMetrics
 from halofeed.trainer.picture_bands import BandBlender, BandLabels, PlacedTile
-from halofeed.trainer.predict import predict_batches
+from halofeed.trainer.predict import PredictionOptions, predict_batches
 from halofeed.trainer.record_metadata import SplitMetadata
 from halofeed.trainer.source_grid import picture_labels_in_source, write_tiff
 from halofeed.trainer.tasks.segmentation import Segmentation
@@ -164,6 +165,48 @@ def test_masks_of_predict_are_the_source_masks_and_metrics_are_those_of_whole_ma
     for pair in pairs:
         metrics.update(*pair)
     assert metrics.result()["dice"] == result["dice"] and metrics.result()["pictures_without_distances"] == 1
+
+
+def test_regions_of_tiles_are_blended_before_they_are_painted(tmp_path):
+    write_masks(tmp_path / "source")
+    options = {"fit": "tiles", "height": SIDE, "width": SIDE, "tile_overlap": (8, 8)}
+    done = run_convert(tmp_path / "source", tmp_path / "out", layout="pairs", task="segmentation", **options)
+    metadata = SplitMetadata(done.folder, "train")
+    names = tuple(done.manifest.labels[label] for label in sorted(done.manifest.labels))
+    regions = {"both": list(names[1:]), "last": [names[2]]}
+    task = Segmentation(
+        labels=names, kind="picture", with_probabilities=True, regions=regions, window_weights="uniform"
+    )
+    metrics, generator = whole_picture_metrics(task, metadata), np.random.default_rng(5)
+    pairs, of_tile = [], {}
+    for batch in Loader(done.folder, batch_size=4, training=False, include=["size"]).batches():
+        given = generator.random((*batch["label"].shape, 2)).astype(np.float16)
+        pairs.append(({"label": batch["label"], "regions": given}, batch))
+        metrics.update(*pairs[-1])
+        for row in np.flatnonzero(batch["valid"]).tolist():
+            record = metadata.of_id(int(join_id(batch["id"][row])))
+            of_tile[record.key, int(record.numbers["tile"])] = given[row]
+    facts = facts_of("segmentation", done.manifest.labels, done.manifest.field("image").shape)
+    chosen = PredictionOptions(masks=task.mask_rule)
+    document = predict_batches(pairs, done.folder, "train", tmp_path / "found", facts=facts, options=chosen)
+    direct = SegmentationMetrics(names, kind="picture", regions=task.mask_rule.regions)
+    truth = write_masks(tmp_path / "source")
+    for entry in document["masks"]:
+        name = entry["key"].rpartition("/")[2].partition(".")[0]
+        sums, counts = np.zeros((*truth[name].shape, 2)), np.zeros((*truth[name].shape, 1))
+        for number, tile in metadata.picture_tiles()[entry["key"]].items():
+            part = tuple(slice(at, at + size) for at, size in zip(tile.origin, tile.size, strict=True))
+            sums[part] += of_tile[entry["key"], number][: tile.size[0], : tile.size[1]]
+            counts[part] += 1
+        both, last = np.moveaxis(sums / counts, -1, 0)
+        expected = np.where(last > 0.5, 2, np.where(both > 0.5, 1, 0))
+        found = np.asarray(Image.open(tmp_path / "found" / entry["file"]))
+        # A mean of exactly one half rounds differently in float32.
+        assert (found == expected).mean() > 0.999
+        direct.update({"label": found[None]}, {"label": truth[name][None]})
+    result, of_files = metrics.result(), direct.result()
+    for figure in ("dice", "miou", "dice_per_region", "hausdorff95_pixels"):
+        assert result[figure] == pytest.approx(of_files[figure]), figure
 
 
 def test_labels_in_tiff_are_tiles_that_deflate_compresses(tmp_path):

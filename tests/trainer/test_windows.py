@@ -47,16 +47,18 @@ def test_tiles_of_one_truth_give_the_truth_on_the_scans_grid(shape):
     assert np.abs(found - truth).max() < 1e-6
 
 
-def test_where_tiles_disagree_each_counts_by_its_weight():
+@pytest.mark.parametrize("weights", ["gaussian", "uniform"])
+def test_where_tiles_disagree_each_counts_by_its_weight(weights):
     grid = Grid(shape=(4, 4, 10), affine=np.eye(4))
     tiles = tiles_of(grid, (4, 4, 6), (0, 0, 2))
     generator = np.random.default_rng(1)
     predictions = {number: generator.random((4, 4, 6, 2)).astype(np.float32) for number in tiles}
-    blend = TileBlender(tiles, 2)
+    blend = TileBlender(tiles, 2, weights)
     for number, prediction in predictions.items():
         blend.add(number, prediction)
     found, _ = blend.result()
-    weight = window_weight((4, 4, 6))
+    weight = window_weight((4, 4, 6), weights)
+    assert (weight == 1).all() == (weights == "uniform")
     for at in np.ndindex(grid.shape):
         total, weights = np.zeros(2), 0.0
         for number, tile in tiles.items():

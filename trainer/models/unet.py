@@ -94,7 +94,10 @@ class UNetDetails:
         images_at_once: number of images of a replica whose two largest sizes are computed at a time (`map_images`),
             which needs less memory and computes these sizes twice. 0 computes all at once.
         foreground_prior: initial probability of all classes except the background together. A value far above their
-            share makes the first steps suppress a small class for good.
+            share makes the first steps suppress a small class for good. With `independent_outputs` it is the initial
+            probability of each output.
+        independent_outputs: outputs do not exclude each other, and none is the background. The trainer sets it where
+            the task has regions.
 
     Raises:
         UsageError: `upsampling` is unknown, or the prior is no share.
@@ -106,6 +109,7 @@ class UNetDetails:
     anisotropic: bool = False
     images_at_once: int = 0
     foreground_prior: float = 0.05
+    independent_outputs: bool = False
 
     def __post_init__(self) -> None:
         if self.upsampling not in UPSAMPLING:
@@ -151,7 +155,8 @@ class UNet(nnx.Module):
         # Batch norm has the epsilon of the config, which differs between reference implementations.
         epsilon = None if details.norm == "batch" else GROUP_EPSILON
         unit = partial(ConvolutionNorm, layers, kernel=(3,) * len(sizes), epsilon=epsilon)
-        bias = _background_first(details.foreground_prior)
+        prior = details.foreground_prior
+        bias = _each_at(prior) if details.independent_outputs else _background_first(prior)
         head = partial(layers.dense, after=classes, bias_init=bias)
         features, learned = blocks.features, details.upsampling == "learned"
 
@@ -382,6 +387,15 @@ def _background_first(foreground_prior: float) -> Callable[..., jax.Array]:
     def init(key: jax.Array, shape: Sequence[int], dtype: DTypeLike = jnp.float32) -> jax.Array:
         background = math.log((1 - foreground_prior) * (shape[0] - 1) / foreground_prior)
         return jnp.zeros(shape, dtype).at[0].set(background)
+
+    return init
+
+
+def _each_at(prior: float) -> Callable[..., jax.Array]:
+    """Return an initializer of biases that give each output this probability by a sigmoid."""
+
+    def init(key: jax.Array, shape: Sequence[int], dtype: DTypeLike = jnp.float32) -> jax.Array:
+        return jnp.full(shape, math.log(prior / (1 - prior)), dtype)
 
     return init
 
