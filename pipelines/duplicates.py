@@ -1,4 +1,4 @@
-"""What --duplicates does with copies among the inputs: keep them in one split, or convert one of each.
+"""Copies among the inputs with --duplicates: kept in one split, or left out but for one of each.
 
     group   copies are joined, with their groups (patients, scenes); a joint name then assigns the split
     drop    one of each group of copies is converted, and the others are listed as left out

@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.pipelines.inputs import content_of, with_members
+from halofeed.pipelines.inputs import input_content, with_members
 from halofeed.pipelines.run_distributed import RunDistributed
 from halofeed.prep.annotations.unlabeled import is_unlabeled
 from halofeed.prep.convert.source_signatures import (
@@ -258,7 +258,7 @@ def _signs_records_alike(recipe: Recipe) -> bool:
 
 def content_now(recipe: Recipe, reference: SourceExample, files: SourceFiles, reserve: ReserveMemory) -> str:
     """Return the SHA-256 of the content of an input; "" where a file cannot be read."""
-    return content_of(reference, files, recipe.memory_budget(None).share())
+    return input_content(reference, files, recipe.memory_budget(None).share())
 
 
 def _decoded_alone(example: SourceExample) -> SourceExample:

@@ -306,7 +306,7 @@ def _reject(error: Exception, reference: SourceExample, share: Share) -> SourceE
     )
 
 
-def content_of(reference: SourceExample, sources: SourceFiles, share: Share) -> str:
+def input_content(reference: SourceExample, sources: SourceFiles, share: Share) -> str:
     """Return the SHA-256 of an input's content, as indexes have it; "" where a file cannot be read."""
     return _HashedFiles(sources, share).content_of(reference)
 
@@ -322,7 +322,7 @@ def contents_of(
 
     def content_now(reference: SourceExample) -> str:
         complete = with_members(reference, series_folder)
-        return retry_when_memory_free(budget, lambda share: content_of(complete, sources, share))
+        return retry_when_memory_free(budget, lambda share: input_content(complete, sources, share))
 
     digests = threads.map(content_now, references)
     return {one.source: digest for one, digest in zip(references, digests, strict=True)}
