@@ -33,7 +33,16 @@ _API = (
     "verify",
 )
 _AUGMENTATIONS = (
-    *("ElasticDeformation", "FlipDepth", "FlipLeftRight", "FlipUpDown", "MixUp", "Mosaic", "RandomCrop"),
+    *(
+        "ElasticDeformation",
+        "FlipDepth",
+        "FlipLeftRight",
+        "FlipUpDown",
+        "MixUp",
+        "Mosaic",
+        "PadAndCrop",
+        "RandomCrop",
+    ),
     *("RandomCropImage", "RandomResizedCrop", "RandomRotation", "Rotate90", "ScaleJitter", "SsdRandomCrop"),
 )
 _MODULES = {

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     )
     from halofeed.loader.augment.mosaic import MixUp, Mosaic
     from halofeed.loader.augment.table import AUGMENTATIONS
-    from halofeed.loader.augment.warps import ElasticDeformation, RandomRotation
+    from halofeed.loader.augment.warps import ElasticDeformation, PadAndCrop, RandomRotation
 else:
 
     def __getattr__(name: str) -> Any:
@@ -76,6 +76,7 @@ __all__ = [
     "Mosaic",
     "Objects",
     "Others",
+    "PadAndCrop",
     "PartnerSampler",
     "RandomCrop",
     "RandomCropImage",

@@ -37,6 +37,10 @@ VOLUMES = Case(model="classifier", image_shape=(32, 32, 16, 1), model_options={"
 RESNET = Case(model="resnet50", image_shape=(64, 64, 3), model_options={"width": 4, "blocks": [2, 2, 2, 2]})
 SHORT_RESNET = dataclasses.replace(RESNET, model_options={"width": 4, "blocks": [1, 1, 1, 1]})
 FULL_RESNET = Case(model="resnet50", image_shape=(64, 64, 3), devices=4)  # a copy a device: 6 GB
+RESNET101 = Case(
+    model="resnet101", image_shape=(64, 64, 3), model_options={"width": 4, "blocks": [1, 1, 2, 1]}
+)
+RESNET20 = Case(model="resnet20", image_shape=(32, 32, 3), model_options={"width": 4, "blocks": 2})
 MOBILENET = Case(model="mobilenet_v1", image_shape=(64, 64, 3), model_options={"width": 4})
 FEW = {"width": 4, "features": 8, "tower_depth": 1}
 DETECTOR = {**FEW, "blocks": [1, 2, 1, 1], "tower_depth": 2}
@@ -77,6 +81,8 @@ TABLE: list[tuple[Case, list[Split]]] = [
     (VOLUMES, VOLUME_SPLITS),
     (RESNET, PICTURE_SPLITS),
     (FULL_RESNET, [TWO_BY_TWO]),
+    (RESNET101, FEW_ROWS),  # the blocks of ResNet-50
+    (RESNET20, PICTURE_SPLITS),
     (MOBILENET, PICTURE_SPLITS),
     (RETINANET, PICTURE_SPLITS),
     (RETINANET_ON_MOBILENET, [*FEW_ROWS, ROWS_AND_COLUMNS]),  # its parts are above, on every split
@@ -118,6 +124,8 @@ SLICE = [
     (MULTI_LABEL, TWO_BY_TWO),
     (MIXED, FOUR_ROWS),
     (SHORT_RESNET, EIGHT_ROWS),
+    (dataclasses.replace(RESNET101, model_options={"width": 4, "blocks": [1, 1, 1, 1]}), TWO_BY_TWO),
+    (RESNET20, EIGHT_ROWS),
     (MOBILENET, FOUR_ROWS),
     (SHORT_RETINANET, TWO_BY_TWO),
     (TPU, TWO_BY_TWO),

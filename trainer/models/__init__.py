@@ -13,7 +13,7 @@ from halofeed.system.errors import UsageError
 from halofeed.system.wording import did_you_mean
 from halofeed.trainer.models.classifier import Classifier
 from halofeed.trainer.models.mobilenet import MobileNetClassifier
-from halofeed.trainer.models.resnet import ResNetClassifier
+from halofeed.trainer.models.resnet import CifarResNet, ResNet101Classifier, ResNetClassifier
 from halofeed.trainer.models.retinanet import RetinaNet
 from halofeed.trainer.models.ssd import Ssd, SsdPooling
 from halofeed.trainer.models.unet import UNet
@@ -52,6 +52,12 @@ MODELS: dict[str, Model] = {
     ),
     "resnet50": Model(
         build=ResNetClassifier, task="classification", summary="ResNet-50, or smaller: blocks, width"
+    ),
+    "resnet101": Model(build=ResNet101Classifier, task="classification", summary="ResNet-101"),
+    "resnet20": Model(
+        build=CifarResNet,
+        task="classification",
+        summary="ResNet-20 for pictures of 32 x 32; blocks=9 makes ResNet-56",
     ),
     "mobilenet_v1": Model(
         build=MobileNetClassifier, task="classification", summary="MobileNet-v1 of any width"
