@@ -147,18 +147,34 @@ def describe_difference(found: VersionDifference) -> str:
     return escape_unprintable("\n".join(lines))
 
 
+def version_names(found: VersionDifference) -> tuple[str, str]:
+    """Return the shortest names that differ: versions, else names and versions, else folders."""
+    pair = found.earlier, found.later
+    for named in (
+        [one.version for one in pair],
+        [f"{one.name} {one.version}" for one in pair],
+        [one.folder for one in pair],
+    ):
+        # A version number alone says little of two data sets.
+        if named[0] != named[1] and (pair[0].name == pair[1].name or " " in named[0]):
+            return named[0], named[1]
+    return named[0], named[1]
+
+
 def head_line(found: VersionDifference) -> str:
     """Return the names and the numbers of records of both versions."""
-    one, other = found.earlier, found.later
-    name = one.name if one.name == other.name else f"{one.name} {one.version} and {other.name}"
-    versions = f"{one.version} and {other.version}" if one.name == other.name else other.version
-    return f"{name} {versions}: {one.records:,} and {plural(other.records, 'record')}"
+    earlier, later = version_names(found)
+    is_of_one = found.earlier.name == found.later.name and found.earlier.version != found.later.version
+    name = f"{found.earlier.name} " if is_of_one else ""
+    counts = f"{found.earlier.records:,} and {plural(found.later.records, 'record')}"
+    return f"{name}{earlier} and {later}: {counts}"
 
 
 def shards_line(found: VersionDifference) -> str:
     """Return how many shards both versions have."""
     count, shared = found.shards
-    return f"{shared:,} of {plural(count, 'shard')} of {found.later.version} are those of {found.earlier.version}"
+    earlier, later = version_names(found)
+    return f"{shared:,} of {plural(count, 'shard')} of {later} are those of {earlier}"
 
 
 def counts_line(found: VersionDifference) -> str:

@@ -14,6 +14,7 @@ from halofeed.inspection.version_difference import (
     head_line,
     shards_line,
     value_text,
+    version_names,
 )
 from halofeed.system.wording import plural
 
@@ -31,6 +32,7 @@ def write_difference_page(found: VersionDifference, output: str | os.PathLike[st
     check_output(file, "difference.html")
     one, other = found.earlier, found.later
     name = one.name if one.name == other.name else f"{one.name} and {other.name}"
+    names = version_names(found)
     examples = [
         (
             _anchor(title),
@@ -56,7 +58,8 @@ def write_difference_page(found: VersionDifference, output: str | os.PathLike[st
         "report.css",
         found=found,
         name=name,
-        title=f"{name} {one.version} and {other.version}",
+        title=f"{name}: {names[0]} and {names[1]}",
+        names=names,
         head=head_line(found),
         shards=shards_line(found),
         figures=[(f"{count:,}", kind) for kind, count in found.counts.items()],

@@ -545,7 +545,7 @@ def _resample(source: Grid, values: Voxels, target: Grid, fix: str) -> tuple[Vox
         raise SourceError("geometry", "mask lies outside of its image", fix)
     finding = Finding.corrected(FindingName.MASK_ON_ANOTHER_GRID, "resampled, nearest voxel")
     coverage = measure_coverage(source, [onto], values)
-    lost_share = sum(coverage.class_cut_mm3.values()) / max(1, sum(coverage.class_mm3.values()))
+    lost_share = sum(coverage.class_cut_voxels.values()) / max(1, sum(coverage.class_voxels.values()))
     if lost_share <= NOTED_SHARE:
         return on_scan, (finding,)
     return on_scan, (finding, Finding.noted(FindingName.MASK_BEYOND_IMAGE, f"{lost_share:.1%} of it"))

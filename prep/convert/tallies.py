@@ -285,6 +285,7 @@ class Coverage:
 
     Args:
         class_voxels: voxels of each class in the scan.
+        class_cut_voxels: those that are in no record.
         voxel_mm3: volume of one of them, of 6 significant digits: libraries of linear algebra differ in the last bits.
         cut_share: share of the scan's field of view that is in no record, 0 to 1.
         body_cut_share: share of the scan's body that is in no record, 0 to 1.
@@ -295,6 +296,7 @@ class Coverage:
     class_mm3: Mapping[int, int]
     class_cut_mm3: Mapping[int, int]
     class_voxels: Mapping[int, int]
+    class_cut_voxels: Mapping[int, int]
     voxel_mm3: float
     cut_share: float = 0.0
     body_cut_share: float = 0.0
@@ -305,7 +307,10 @@ class Coverage:
 
     def findings(self) -> tuple[Finding, ...]:
         """Return a finding where a class lost more than `NOTED_SHARE`."""
-        shares = {value: cut / self.class_mm3[value] for value, cut in self.class_cut_mm3.items() if cut}
+        # Whole mm³ would round a structure of a microscope's scan away.
+        shares = {
+            value: cut / self.class_voxels[value] for value, cut in self.class_cut_voxels.items() if cut
+        }
         worst = max(shares.values(), default=0.0)
         if worst <= NOTED_SHARE:
             return ()
@@ -351,6 +356,9 @@ def measure_coverage(
             value: round((count - shown.get(value, 0)) * voxel_mm3) for value, count in total.items() if value
         },
         class_voxels={value: count for value, count in total.items() if value},
+        class_cut_voxels={
+            value: max(0, round(count - shown.get(value, 0))) for value, count in total.items() if value
+        },
         voxel_mm3=float(f"{voxel_mm3:.6g}"),
         cut_share=1 - kept,
         body_cut_share=0.0 if image is None or kept >= 1 else _body_cut_share(image, shares, plans),

@@ -520,8 +520,7 @@ class VolumeConverter:
         add_saturation(ledger, shared.values[0], body, merge_counts(labeled), levels[0], source)
         if flat:
             ledger.count("flattened_records", 1, f"{source_name(source)}: {levels[min(flat)].text()}")
-        voxel_mm3 = abs(float(np.linalg.det(parts[0].plan.source.affine[:3, :3])))
-        add_structure_sizes(ledger, "before", (mm3 / voxel_mm3 for mm3 in coverage.class_mm3.values()))
+        add_structure_sizes(ledger, "before", coverage.class_voxels.values())
         add_classes(ledger, coverage.class_mm3, shown, source)
         return tuple(records)
 

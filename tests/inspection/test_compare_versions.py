@@ -16,7 +16,13 @@ from halofeed.errors import UsageError
 from halofeed.inspection.compare_records import RecordPair, compare_records
 from halofeed.inspection.compare_versions import compare_versions, same_classes
 from halofeed.inspection.stored_records import StoredShard
-from halofeed.inspection.version_difference import VersionDifference
+from halofeed.inspection.version_difference import (
+    ComparedVersion,
+    VersionDifference,
+    head_line,
+    shards_line,
+    version_names,
+)
 from halofeed.schemas import keys
 from halofeed.schemas.fields import Field
 from tests.support.conversions import draw_folders, halofeed_here, run_convert
@@ -299,6 +305,26 @@ def test_the_command_writes_text_json_and_a_page(earlier, tmp_path):
     assert json.loads(printed.stdout) == document
     same = halofeed_here("diff", earlier, earlier)
     assert "the same records, options, classes and statistics" in same.stdout
+
+
+@pytest.mark.parametrize(
+    ("earlier", "later", "words"),
+    [
+        (("cards", "1.0.0", "a"), ("cards", "1.1.0", "b"), "cards 1.0.0 and 1.1.0: 4 and 3 records"),
+        (("cards", "1.0.0", "a"), ("hats", "1.0.0", "b"), "cards 1.0.0 and hats 1.0.0: 4 and 3 records"),
+        (("cards", "1.0.0", "a"), ("hats", "2.0.0", "b"), "cards 1.0.0 and hats 2.0.0: 4 and 3 records"),
+        (("cards", "1.0.0", "a"), ("cards", "1.0.0", "part/b"), "a and part/b: 4 and 3 records"),
+    ],
+)
+def test_two_versions_have_names_that_differ(earlier, later, words):
+    one, other = (
+        ComparedVersion(name=name, version=version, folder=folder, records=records)
+        for (name, version, folder), records in ((earlier, 4), (later, 3))
+    )
+    found = SimpleNamespace(earlier=one, later=other, shards=(2, 1))
+    assert head_line(found) == words
+    first, second = version_names(found)
+    assert first != second and shards_line(found) == f"1 of 2 shards of {second} are those of {first}"
 
 
 def test_two_kinds_of_images_are_refused(earlier, tmp_path):

@@ -83,6 +83,18 @@ def test_the_share_of_each_class_that_is_cut_off_is_counted_at_the_source(tmp_pa
     assert share == pytest.approx(1 - voxels_in(kept).mean(), abs=1e-3)
 
 
+def test_a_class_that_a_microscopic_scan_loses_is_noted_and_measured_as_in_a_large_one(tmp_path):
+    """All of its classes are below 1 mm³ here, so whole mm³ would show no loss and no size."""
+    scale = np.diag([0.004, 0.004, 0.004, 1.0])
+    large, small = (
+        convert(tmp_path / name, matrix @ STRAIGHT, depth=6)
+        for name, matrix in (("large", np.eye(4)), ("small", scale))
+    )
+    assert findings(small) == findings(large) == {"a class is cut off (noted)": 1}
+    sizes = [done.manifest.splits["train"].statistics.ledger for done in (large, small)]
+    assert sizes[0] == sizes[1]
+
+
 def test_a_foreground_crop_that_leaves_a_class_out_is_counted(tmp_path):
     image = np.full(SHAPE, -1000, np.int16)
     image[2:, 4:, :12] = 40
