@@ -530,7 +530,7 @@ def _batch_options(parsed: argparse.Namespace, batch_size: int) -> tuple[TrainCo
     return config, TrainingBatches(
         split=parsed.split,
         batch_size=_or_default(parsed.batch_size, config.batch_size if config else batch_size),
-        augment=config.augment if config else (),
+        augment=config.loader_augment() if config else (),
         device_augment=device_augment,
         values=_value_range(config, parsed) if config and device_augment else None,
     )

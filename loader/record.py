@@ -606,10 +606,10 @@ class RecordArray(abc.ABC):
             yield inside, chunk[slices_within(inside, held)]
 
     def cached_count(
-        self, box: Ranges, count: Callable[[RecordArray, Ranges], NDArray[np.int64]]
+        self, box: Ranges, count: Callable[[RecordArray, Ranges], NDArray[np.int64]], name: str = ""
     ) -> NDArray[np.int64]:
         """Return what `count` returns for a box of this array; see `Shards.cached_count`."""
-        return self._record.cached_count((self._key, box), lambda: count(self, box))
+        return self._record.cached_count((self._key, box, name), lambda: count(self, box))
 
     @abc.abstractmethod
     def _copy_at_once(self, view: View, out: NDArray[Any]) -> bool:

@@ -35,6 +35,7 @@ OPTIMIZER_NAMES = ("sgd", "adam", "adamw", "lamb", "lars")
 SCHEDULE_NAMES = ("cosine", "polynomial", "manual_step", "exponential", "constant")
 FALLING_TO_ZERO = ("cosine", "polynomial")
 """Schedules that reach 0 at the end of the run, and so depend on its length."""
+RANDOM_CROP = "RandomCrop"
 NORMALIZATIONS = ("dataset", "foreground", "caffe", "tf")
 NORM_SCOPES = ("global", "replica", "core")
 REPEAT_FACTOR = "repeat-factor"
@@ -66,6 +67,9 @@ class TrainConfig:
             those of the labeled voxels and clips to their percentiles 0.5 and 99.5, as nnU-Net does with CT. "caffe"
             and "tf" are the normalizations of keras.applications weights.
         augment: tables with a `name` in halofeed.loader.augment and its arguments, applied in order.
+        foreground_share: share of the windows of RandomCrop that hold a voxel of a class, as far as their record has
+            one: its class is chosen first, each class of the record equally often. It replaces RandomCrop's
+            `foreground`; nnU-Net takes 0.33. 0 changes nothing.
         device_augment: the same for halofeed.loader.device, applied in the training step before the normalization.
         draw_by: how often each record is drawn, as `Loader(draw_by=)` takes it: "class" (each class equally often),
             "foreground" (records with objects or labels as often as without), "repeat-factor" (records of rare classes
@@ -111,6 +115,7 @@ class TrainConfig:
     image_shape: tuple[int, ...] | None = None
     normalization: str = "dataset"
     augment: tuple[Mapping[str, Any], ...] = ()
+    foreground_share: float = 0.0
     device_augment: tuple[Mapping[str, Any], ...] = ()
     draw_by: str = ""
     repeat_threshold: float = 0.001
@@ -239,6 +244,7 @@ class TrainConfig:
                 for name, known in choices.items()
             ),
             *((name, "more than 0", getattr(self, name) > 0) for name in ("learning_rate", "norm_epsilon")),
+            ("foreground_share", "0 to 1", 0 <= self.foreground_share <= 1),
             ("repeat_threshold", "more than 0 up to 1", 0 < self.repeat_threshold <= 1),
             (
                 "image_shape",
@@ -260,6 +266,28 @@ class TrainConfig:
         25
         """
         return (self.schedule_steps or self.steps) // self.accumulate_steps
+
+    def loader_augment(self) -> list[Mapping[str, Any]]:
+        """Return the augmentations of the loader, with `foreground_share` in place of RandomCrop's `foreground`.
+
+        Raises:
+            UsageError: there is a share and no RandomCrop.
+
+        >>> TrainConfig(augment=({"name": "RandomCrop", "sides": [24, 24]},), foreground_share=0.33).loader_augment()
+        [{'name': 'RandomCrop', 'sides': [24, 24], 'foreground': 0.33, 'by_class': True}]
+        """
+        share = self.foreground_share
+        if share and RANDOM_CROP not in [table.get("name") for table in self.augment]:
+            raise UsageError(
+                f"foreground_share: places the windows of {RANDOM_CROP}, and the recipe has none; leave it out, or cut "
+                f"windows: --set 'augment=[{{name=\"{RANDOM_CROP}\",sides=[32,32]}}]'"
+            )
+        return [
+            {**table, "foreground": share, "by_class": True}
+            if share and table.get("name") == RANDOM_CROP
+            else table
+            for table in self.augment
+        ]
 
     def parsed_partition(self) -> Partition:
         """Return the partition that `cores_per_replica` and `partition` describe.

@@ -169,7 +169,7 @@ def open_data(
         "split": split,
         "batch_size": config.batch_size,
         "seed": config.seed,
-        "augment": build_augmentations(config.augment),
+        "augment": build_augmentations(config.loader_augment()),
         "draw_by": draws_of(config),
         "include": device_keys(manifest) if config.device_augment else (),
     }

@@ -275,9 +275,9 @@ class LabelSource(ArraySource, Protocol):
         """Yield a box in chunks in order; each array is valid until the next one is requested."""
 
     def cached_count(
-        self, box: Ranges, count: Callable[[Any, Ranges], NDArray[np.int64]]
+        self, box: Ranges, count: Callable[[Any, Ranges], NDArray[np.int64]], name: str = ""
     ) -> NDArray[np.int64]:
-        """Return what `count` returns for a box of this array; it may be cached."""
+        """Return what `count` returns for a box of this array; it may be cached, by the box and the count's name."""
 
 
 class DecodedSource(ArraySource, Protocol):
@@ -357,7 +357,7 @@ class LazyArray(abc.ABC):
         yield box, self._complete[tuple(slice(low, high) for low, high in box)]
 
     def cached_count(
-        self, box: Ranges, count: Callable[[Any, Ranges], NDArray[np.int64]]
+        self, box: Ranges, count: Callable[[Any, Ranges], NDArray[np.int64]], name: str = ""
     ) -> NDArray[np.int64]:
         """Return what `count` returns, without a cache, because no other example has this array."""
         return count(self, box)

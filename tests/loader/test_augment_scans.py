@@ -32,6 +32,7 @@ CHAINS = {
     "square, turn": [RandomCrop(6, 7, 7), Rotate90(1.0)],
     "foreground": [RandomCrop(2, 3, 3, foreground=1.0)],
     "foreground at times": [RandomCrop(2, 3, 3, foreground=0.5)],
+    "foreground by class": [RandomCrop(2, 3, 3, foreground=0.7, by_class=True)],
     "whole": [RandomCrop(*VOLUME)],
 }
 CHAINS["all"] = [FlipDepth(), FlipLeftRight(), RandomCrop(5, 7, 7, foreground=0.5), Rotate90(), FlipUpDown()]
@@ -43,7 +44,7 @@ STORED = [{}, {"dtype": "bfloat16", "label_dtype": "uint16"}, {"channels": 3, "d
 def of_pictures(chain):
     """The chain without what only volumes know, for frames of `PICTURE`."""
     return [
-        RandomCrop(*(2 * side for side in one.sides[1:]), foreground=one.foreground)
+        RandomCrop(*(2 * side for side in one.sides[1:]), foreground=one.foreground, by_class=one.by_class)
         if isinstance(one, RandomCrop)
         else one
         for one in chain
@@ -84,6 +85,9 @@ class Oracle:
             starts.append(in_extent or around)
         if drawn[3] < one.foreground:
             wanted = np.sort(self.numbers[(self.stored.ravel()[self.numbers] > 0) & inside])
+            if len(wanted) and one.by_class:
+                values = np.unique(self.stored.ravel()[wanted])
+                wanted = wanted[self.stored.ravel()[wanted] == values[int(drawn[5] * len(values))]]
             if len(wanted):
                 point = np.argwhere(self.numbers == wanted[int(drawn[4] * len(wanted))])[0]
                 starts = [
@@ -201,6 +205,21 @@ def test_a_window_holds_foreground_as_often_as_was_asked_for(share):
     # Each window that holds the voxel in the middle is equally likely: 62 times where foreground is always drawn.
     assert len(around) == 24
     assert share < 1 or (min(around.values()) > 30 and max(around.values()) < 100)
+
+
+def test_by_class_a_small_class_is_shown_as_often_as_a_large_one():
+    label = np.zeros((9, 20, 20), np.uint8)
+    label[:5], label[8, 19, 19] = 1, 2
+    scene = Example(view=Example.whole(label.shape).view, extent=((0, 9), (0, 20), (0, 20)), label=label)
+    shown = []
+    for by_class in (False, True):
+        chain = [RandomCrop(2, 3, 4, foreground=0.5, by_class=by_class)]
+        views = [
+            augment(chain, scene, own).view for own in draw_uniforms(5, np.arange(2000), np.full(2000, 77), 1)
+        ]
+        shown.append(sum((label[tuple(slice(*side) for side in one.box)] == 2).any() for one in views) / 2000)
+    # Half of the windows are drawn around a voxel, and half of those around the class of one voxel.
+    assert shown[0] < 0.01 and abs(shown[1] - 0.25) < 0.03
 
 
 REFUSED = [

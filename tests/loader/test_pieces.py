@@ -135,6 +135,9 @@ def test_foreground_is_drawn_as_from_the_whole_label(shape, seed, uniform, piece
         patched.setattr(record, "CHUNK_BYTES", piece_bytes)
         assert draw_foreground(stored(label, label.ndim)[0], box, uniform) == expected
         assert draw_foreground(label, box, uniform) == expected
+        # With one class, to choose it first changes nothing.
+        for source in (stored(label, label.ndim)[0], label):
+            assert draw_foreground(source, box, uniform, class_uniform=0.9) == expected
 
 
 def test_what_was_counted_is_remembered_within_bounds(tmp_path, monkeypatch):

@@ -330,11 +330,12 @@ EXCEPTIONS: dict[str, str] = {
     ),
     **dict.fromkeys(
         (
+            "trainer/config.py: foreground_share: places the windows of {}, and the recipe has none;",
             'trainer/class_weights.py: class_weights = "{}": the data set has no counts of voxels per class;',
             "trainer/tasks/segmentation.py: class_weights: weigh the cross-entropy, and the losses are {}; leave",
             "trainer/tasks/segmentation.py: regions: expected a table of lists of classes, got {}; take --set",
         ),
-        "tests/trainer/test_segmentation_task.py and test_mask_rule.py have these settings",
+        "tests/trainer/test_segmentation_task.py, test_mask_rule.py and test_config.py have these settings",
     ),
     **dict.fromkeys(
         (

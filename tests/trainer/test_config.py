@@ -65,3 +65,17 @@ def test_a_file_of_ones_own_is_read_and_its_faults_are_named(tmp_path: Path) -> 
         load_config("nothing")
     with pytest.raises(UsageError, match="cannot be read"):
         load_config(str(tmp_path / "absent.toml"))
+
+
+def test_a_foreground_share_belongs_to_the_windows_of_a_random_crop():
+    crop = {"name": "RandomCrop", "sides": [4, 4], "foreground": 1.0}
+    config = TrainConfig(augment=({"name": "FlipLeftRight"}, crop), foreground_share=0.25)
+    assert config.loader_augment() == [
+        {"name": "FlipLeftRight"},
+        {**crop, "foreground": 0.25, "by_class": True},
+    ]
+    assert config.changed(foreground_share=0.0).loader_augment() == list(config.augment)
+    with pytest.raises(UsageError, match="foreground_share: places the windows of RandomCrop"):
+        TrainConfig(foreground_share=0.25).loader_augment()
+    with pytest.raises(UsageError, match=r"foreground share: expected 0 to 1, got 1\.5"):
+        TrainConfig(foreground_share=1.5)
