@@ -274,11 +274,17 @@ def _row_arrays(batch: Predicted, row: int) -> dict[str, Any]:
     return predicted | truth | ({} if spacing is None else {"spacing_mm": spacing})
 
 
+_CONFUSED_SHOWN = 5
+"""Pairs of confused classes that are printed."""
+
+
 def summary_lines(metrics: Mapping[str, Any]) -> list[str]:
-    """Format metrics as lines of text, with those per class last.
+    """Format metrics as lines of text, with those per class last, and the classes that are confused most often.
 
     >>> summary_lines({"dice": 0.91234, "dice_per_class": {"liver": 0.95, "spleen": None}})
     ['dice 0.9123', 'dice_per_class: liver 0.9500, spleen –']
+    >>> summary_lines({"confused": [{"true": "cat", "predicted": "dog", "count": 3}]})
+    ['confused: cat as dog 3']
     """
     lines = [
         f"{name} {_number(value)}" for name, value in metrics.items() if not isinstance(value, Mapping | list)
@@ -290,6 +296,9 @@ def summary_lines(metrics: Mapping[str, Any]) -> list[str]:
                 for key, entry in value.items()
             )
             lines.append(f"{name}: {entries}")
+    if pairs := metrics.get("confused"):
+        words = [f"{pair['true']} as {pair['predicted']} {pair['count']}" for pair in pairs[:_CONFUSED_SHOWN]]
+        lines.append(f"confused: {', '.join(words)}")
     return lines
 
 

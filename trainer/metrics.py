@@ -39,6 +39,31 @@ AREA_DECIMALS = 2
 """Decimals of an area, as in COCO's files: float32 areas of 96² pixels², a limit of COCO's sizes, are little finer."""
 
 
+MAX_CONFUSED = 100
+"""Most pairs of confused classes in the result of an evaluation."""
+
+
+def confused_pairs(counts: NDArray[np.int64], labels: Sequence[str]) -> list[dict[str, Any]]:
+    """Return which classes are predicted for which, the most frequent first: `true`, `predicted` and `count`.
+
+    Args:
+        counts: number of examples or objects of each true and predicted class, int64 [class, class].
+        labels: names of the classes.
+
+    >>> confused_pairs(np.array([[5, 0], [2, 7]]), ("cat", "dog"))
+    [{'true': 'dog', 'predicted': 'cat', 'count': 2}]
+    """
+    wrong = counts.copy()
+    np.fill_diagonal(wrong, 0)
+    order = np.argsort(-wrong, axis=None, kind="stable")[:MAX_CONFUSED]
+    pairs = [divmod(int(at), len(labels)) for at in order]
+    return [
+        {"true": labels[true], "predicted": labels[found], "count": int(wrong[true, found])}
+        for true, found in pairs
+        if wrong[true, found]
+    ]
+
+
 class CocoMetrics:
     """COCO metrics of detections, in pixels of the source pictures.
 
@@ -57,6 +82,7 @@ class CocoMetrics:
         self._ids: list[int] = []
         self._detections: list[NDArray[np.float64]] = []
         self._truth: list[NDArray[np.float64]] = []
+        self._confusion = np.zeros((len(labels), len(labels)), np.int64)
 
     def update(self, predictions: Host, truth: Host) -> NDArray[np.float64]:
         """Add the valid rows of a batch.
@@ -94,10 +120,17 @@ class CocoMetrics:
             detections, boxes = self._without_regions(
                 detections, boxes, regions_in_source(truth, row, placement)
             )
-            self._detections.append(detections)
-            self._truth.append(boxes)
-            scores[row] = _f1(detections, boxes)
+            scores[row] = self._add(detections, boxes)
         return scores
+
+    def _add(self, detections: NDArray[np.float64], boxes: NDArray[np.float64]) -> float:
+        """Add the rows of `_columns` of one picture, and return its F1 score."""
+        self._detections.append(detections)
+        self._truth.append(boxes)
+        score, unmatched, missed = _f1(detections, boxes)
+        for true, found in _confused(unmatched, missed):
+            self._confusion[true - 1, found - 1] += 1
+        return score
 
     def _without_regions(
         self, detections: NDArray[np.float64], boxes: NDArray[np.float64], regions: NDArray[np.float64]
@@ -109,13 +142,18 @@ class CocoMetrics:
         return found, objects
 
     def result(self) -> dict[str, Any]:
-        """Return `COCO_METRICS` (None without anything to count), `examples`, and `AP` and `AP@0.5` by class."""
+        """Return `COCO_METRICS` (None without anything to count), `examples`, and `AP` and `AP@0.5` by class.
+
+        Sizes are in pixels of the source. `confused` lists objects that no detection of their class matches, but one of
+        another class (score of 0.3 or more, IoU of 0.5 or more), as `confused_pairs`.
+        """
         stats, precision = self._evaluate()
         return {
             **{name: _number(value) for name, value in zip(COCO_METRICS, stats, strict=True)},
             "examples": len(self._ids),
             "AP": {label: _mean(precision[:, :, index]) for index, label in enumerate(self.labels)},
             "AP@0.5": {label: _mean(precision[0, :, index]) for index, label in enumerate(self.labels)},
+            "confused": confused_pairs(self._confusion, self.labels),
         }
 
     def _evaluate(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -226,18 +264,21 @@ def _entries(
     return entries
 
 
-def _f1(detections: NDArray[np.float64], truth: NDArray[np.float64]) -> float:
-    """Return the F1 score of one image's rows of `_columns`.
+def _f1(
+    detections: NDArray[np.float64], truth: NDArray[np.float64]
+) -> tuple[float, NDArray[np.float64], NDArray[np.float64]]:
+    """Return the F1 score of one image's rows of `_columns`, the wrong detections and the missed objects.
 
-    Detections match in order of their scores, each the unmatched box with the largest overlap.
+    Detections match in order of their scores, each the unmatched box of its class with the largest overlap.
     """
     is_crowd = truth[:, _IS_CROWD] > 0
     crowds, objects = truth[is_crowd], truth[~is_crowd]
     detections = detections[detections[:, _SCORE] >= MIN_SCORE]
     detections = detections[np.argsort(-detections[:, _SCORE], kind="stable")]
     is_unmatched = np.ones(len(objects), bool)
-    true_positives = false_positives = 0
-    for detection in detections:
+    true_positives = 0
+    wrong = []
+    for number, detection in enumerate(detections):
         is_candidate = is_unmatched & (objects[:, _CLASS] == detection[_CLASS])
         common, own, others = _areas(detection, objects)
         iou = np.where(is_candidate, common / np.maximum(own + others - common, np.finfo(float).tiny), 0)
@@ -248,9 +289,30 @@ def _f1(detections: NDArray[np.float64], truth: NDArray[np.float64]) -> float:
         # As pycocotools: a detection inside a crowd is neither right nor wrong; its overlap is over its own area.
         common, own, _ = _areas(detection, crowds)
         is_in_crowd = (crowds[:, _CLASS] == detection[_CLASS]) & (common >= SAME_OBJECT_IOU * own)
-        false_positives += not np.any(is_in_crowd)
-    counted = 2 * true_positives + false_positives + int(is_unmatched.sum())
-    return 2 * true_positives / counted if counted else 1.0
+        if not np.any(is_in_crowd):
+            wrong.append(number)
+    counted = 2 * true_positives + len(wrong) + int(is_unmatched.sum())
+    return 2 * true_positives / counted if counted else 1.0, detections[wrong], objects[is_unmatched]
+
+
+def _confused(detections: NDArray[np.float64], objects: NDArray[np.float64]) -> list[tuple[int, int]]:
+    """Return true and predicted class of each object that a detection of another class matches.
+
+    Args:
+        detections: rows of `_columns` that match no object of their class, best score first.
+        objects: rows of `_columns` that no detection of their class matches.
+    """
+    pairs, is_left = [], np.ones(len(objects), bool)
+    for detection in detections:
+        if not is_left.any():
+            break
+        common, own, others = _areas(detection, objects)
+        iou = np.where(is_left, common / np.maximum(own + others - common, np.finfo(float).tiny), 0)
+        best = int(iou.argmax())
+        if iou[best] >= SAME_OBJECT_IOU:
+            is_left[best] = False
+            pairs.append((int(objects[best, _CLASS]), int(detection[_CLASS])))
+    return pairs
 
 
 def _areas(
@@ -299,8 +361,7 @@ class WholeCocoMetrics(CocoMetrics):
             np.column_stack([np.full(len(rows), len(self._ids)), rows]) for rows in (detections, truth)
         )
         found, boxes = self._without_regions(found, boxes, np.zeros((0, 4)) if regions is None else regions)
-        self._detections.append(found)
-        self._truth.append(boxes)
+        self._add(found, boxes)
 
     def result(self) -> dict[str, Any]:
         """Return the numbers of `CocoMetrics`, with `AR@all` in place of `AR@100`."""

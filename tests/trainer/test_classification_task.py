@@ -87,6 +87,7 @@ def test_metrics_of_a_worked_example():
         "recall": {"cat": 0.5, "dog": 1.0, "bird": None},
         "precision": {"cat": 1.0, "dog": 0.5, "bird": None},
         "confusion": [[1, 1, 0], [0, 1, 0], [0, 0, 0]],
+        "confused": [{"true": "cat", "predicted": "dog", "count": 1}],
     }
 
 
@@ -107,3 +108,8 @@ def test_metrics_count_each_valid_row_once_in_any_batches(rows, first):
     assert found["accuracy"] == pytest.approx(sum(a == b for a, b in counted) / max(1, len(counted)))
     table = [[counted.count((true, predicted)) for predicted in range(3)] for true in range(3)]
     assert found["confusion"] == table
+    pairs = {
+        (LABELS.index(one["true"]), LABELS.index(one["predicted"])): one["count"] for one in found["confused"]
+    }
+    assert pairs == {(a, b): table[a][b] for a in range(3) for b in range(3) if a != b and table[a][b]}
+    assert list(pairs.values()) == sorted(pairs.values(), reverse=True)

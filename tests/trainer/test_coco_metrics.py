@@ -9,6 +9,7 @@ import pytest
 from PIL import Image
 
 from halofeed.trainer.data import evaluation_loader
+from halofeed.trainer.evaluate import summary_lines
 from halofeed.trainer.metrics import COCO_METRICS, CocoMetrics
 from halofeed.trainer.predict import PredictionOptions, predict_batches
 from halofeed.trainer.tasks.detection import Detection
@@ -152,3 +153,35 @@ def test_a_row_scores_the_f1_of_its_sure_detections():
     assert row_score([cup], [False], twice) == pytest.approx(2 / 3)
     assert row_score([cup], [False], [(2, 0.9, [10, 10, 30, 30])]) == 0
     assert row_score([cup, spoon], [False, True], [(1, 0.9, cup[1]), (2, 0.9, [55, 55, 60, 60])]) == 1
+
+
+def test_objects_found_as_another_class_are_counted_by_true_and_predicted_class():
+    """A cup is found, and as a spoon too; two spoons are seen as plates; one object is found with a low score alone."""
+    metrics = CocoMetrics(LABELS)
+    truth = [(1, 0.0), (2, 0.2), (2, 0.4), (3, 0.6)]
+    found = [(2, 0.0, 0.95), (1, 0.0, 0.9), (3, 0.21, 0.8), (3, 0.4, 0.7), (1, 0.41, 0.6), (1, 0.6, 0.2)]
+    found += [(3, 0.8, 0.9)]
+
+    def boxes(places):
+        return np.array([[[0.0, left, 0.1, left + 0.1] for left in places]], np.float32)
+
+    predictions = {
+        "boxes": boxes([left for _, left, _ in found]),
+        "classes": np.array([[label for label, *_ in found]], np.int32),
+        "scores": np.array([[score for *_, score in found]], np.float32),
+        "num_detections": np.array([len(found)], np.int32),
+        "image_size": np.array([[100, 100]], np.int32),
+    }
+    objects = {
+        "boxes": boxes([left for _, left in truth]),
+        "classes": np.array([[label for label, _ in truth]], np.int32),
+        "num_boxes": np.array([len(truth)], np.int32),
+        "is_crowd": np.zeros((1, len(truth)), bool),
+        "area": np.full((1, len(truth)), 100.0, np.float32),
+    }
+    metrics.update(predictions, objects)
+    assert metrics.result()["confused"] == [{"true": "spoon", "predicted": "plate", "count": 2}]
+    metrics.update(predictions, {**objects, "classes": objects["classes"] % 3 + 1})
+    # Classes of the truth are now spoon, plate, plate, cup: the cup is seen as nothing, since 0.2 is no sure score.
+    assert metrics.result()["confused"] == [{"true": "spoon", "predicted": "plate", "count": 2}]
+    assert "confused: spoon as plate 2" in summary_lines(metrics.result())

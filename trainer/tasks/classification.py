@@ -11,6 +11,7 @@ import numpy as np
 import optax  # type: ignore[import-untyped]
 from numpy.typing import NDArray
 
+from halofeed.trainer.metrics import confused_pairs
 from halofeed.trainer.task import (
     DeviceBatch,
     Host,
@@ -86,7 +87,10 @@ class ClassificationMetrics:
         return np.where(valid, probability, np.nan).astype(np.float64)
 
     def result(self) -> dict[str, Any]:
-        """Return `accuracy`, `examples`, `recall` and `precision` by class (None without examples), `confusion`."""
+        """Return `accuracy`, `examples`, `recall` and `precision` by class (None without examples), and the confusion.
+
+        `confusion` has a row for each true class, `confused` the pairs of `confused_pairs`.
+        """
         right = np.diag(self.confusion)
         true, predicted = self.confusion.sum(1), self.confusion.sum(0)
         return {
@@ -95,6 +99,7 @@ class ClassificationMetrics:
             "recall": dict(zip(self.labels, map(_share, right, true), strict=True)),
             "precision": dict(zip(self.labels, map(_share, right, predicted), strict=True)),
             "confusion": self.confusion.tolist(),
+            "confused": confused_pairs(self.confusion, self.labels),
         }
 
 
