@@ -11,10 +11,10 @@ of nine tenths, and what lies between them is close enough to one of them for th
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import product
 from typing import Any
 
@@ -31,6 +31,8 @@ DOUBTFUL = 0.76
 """Correlation of details from which the pixels decide: 95 % of parts of nine tenths have more, and so have some pairs
 of catalog pictures."""
 _CERTAIN_PART = 0.96
+_LINKING = 0.99
+"""Correlation of details from which a pair makes other pairs of its group unnecessary."""
 _STACK_CERTAIN = 0.97
 """Mean correlation of the three thumbnails from which scans are copies.
 
@@ -60,12 +62,15 @@ _SPANS = tuple((low, 1 - high) for low in _STEPS for high in _STEPS if low + hig
 """Parts of a side that an alignment tries."""
 _ASKED = ((0.0, 1.0), (0.05, 0.95), (0.0, 0.9), (0.1, 1.0))
 _THREADS = 2
+MANY = 64
+"""Copies of one picture of which pairs are left out that are not needed to link them."""
 _WINDOWS = tuple(product(_ASKED, _ASKED))
 """Parts of a picture, rows and columns, that it asks for."""
 
 _Floats = NDArray[np.float32]
 _Integers = NDArray[np.int64]
 _Span = tuple[float, float]
+Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -95,28 +100,48 @@ class Pairs:
         return Pairs(**{name: values[chosen] for name, values in vars(self).items()})
 
 
-def find_pairs(signatures: Signatures) -> Pairs:
-    """Return the pairs whose thumbnails are alike by `DOUBTFUL` or more, each once; records of one source are none.
+def find_pairs(
+    signatures: Signatures, together: NDArray[np.int64] | None = None, progress: Progress | None = None
+) -> Pairs:
+    """Return the pairs whose thumbnails are alike by `DOUBTFUL` or more, each once.
 
-    Pictures that show nothing have no copies. Of many copies of one picture each one is in some pair.
+    Records of one source are no pairs, and pictures that show nothing have no copies. Of many copies of one picture
+    each one is in some pair. Of `MANY` and more only those pairs are sure to be found that link them.
+
+    Args:
+        signatures: those of all records.
+        together: records of one number above 0 are no pairs either, int64 [record]; None for none.
+        progress: called with the number of searched windows, and of all windows.
     """
     rows = np.flatnonzero(shows_something(signatures))
-    planes = signatures.thumbnails.shape[1]
+    thumbnails = signatures.thumbnails
+    planes = thumbnails.shape[1]
     if len(rows) < 2 or not planes:
         return _no_pairs()
-    thumbnails = signatures.thumbnails[rows]
-    index = _Index(thumbnails[:, planes // 2])
-    sources = signatures.sources[rows]
-
-    def pairs_of(window: int) -> Pairs:
-        found = (_alike(thumbnails, candidates, sources) for candidates in index.candidates(window))
-        return _best_of_each(_joined([_no_pairs(), *found]))
-
+    apart = _Apart(sources=signatures.sources, together=together)
+    index = _Index(thumbnails[:, planes // 2], rows)
+    linked = _Linked(len(thumbnails))
+    # Scans need the correlations of all planes before a pair is certain, and sets of scans are small.
+    links = planes == 1
+    kept = []
     with ThreadPoolExecutor(_THREADS) as threads:
-        pairs = _best_of_each(_joined(list(threads.map(pairs_of, range(len(_WINDOWS))))))
-    pairs = _aligned(thumbnails, pairs)
-    pairs = pairs.take(pairs.scores >= DOUBTFUL)
-    return replace(pairs, first=rows[pairs.first], second=rows[pairs.second])
+        for window in range(len(_WINDOWS)):
+            # All parts of a window see the trees of earlier windows, so that the pairs depend on no thread's speed.
+            trees = linked.large_trees() if links else None
+            work = partial(_pairs_of, index, window, trees, apart)
+            for found in threads.map(work, _parts(len(rows), _CHUNK)):
+                kept.append(linked.with_needed(found) if links else found)
+            if progress is not None:
+                progress(window + 1, len(_WINDOWS))
+    pairs = _best_of_each(_joined([_no_pairs(), *kept]))
+    del kept
+    pairs = _all_aligned(thumbnails, pairs, linked) if links else _aligned(thumbnails, pairs)
+    return pairs.take(pairs.scores >= DOUBTFUL)
+
+
+def _pairs_of(index: _Index, window: int, trees: _Integers | None, apart: _Apart, part: slice) -> Pairs:
+    """Return the pairs of which the first one is in a part of the index, with scores."""
+    return _best_of_each(_alike(index.thumbnails, index.candidates(window, part, trees), apart))
 
 
 def is_certain(pairs: Pairs, planes: int) -> NDArray[np.bool_]:
@@ -167,48 +192,134 @@ def turn_by_both(first: int, second: int) -> int:
     return first ^ (second & 4 | (second & 1) << 1 | (second & 2) >> 1)
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Apart:
+    """Records that are not compared: those of one source, and those of one number above 0 in `together`.
+
+    Args:
+        sources, together: int64 [record].
+    """
+
+    sources: _Integers
+    together: _Integers | None
+
+    def are_compared(self, pairs: Pairs) -> NDArray[np.bool_]:
+        compared = self.sources[pairs.first] != self.sources[pairs.second]
+        if self.together is not None:
+            numbers = self.together[pairs.first]
+            compared &= (numbers != self.together[pairs.second]) | (numbers <= 0)
+        return np.asarray(compared)
+
+
+class _Linked:
+    """Trees of records that pairs with nearly equal thumbnails link: a union-find structure.
+
+    Frames of videos have dozens of pairs each, and their alignment took ten times as long as all else. So pairs within
+    a tree of `MANY` records are left out. The pixels may still refuse a pair that links a tree, so only pairs above
+    `_LINKING` do: retinas, which are no copies, reach 0.97.
+    """
+
+    def __init__(self, count: int) -> None:
+        self._parents = np.arange(count)
+        self._sizes = np.ones(count, np.int64)
+
+    def large_trees(self) -> _Integers:
+        """Return the number of each record's tree, int64 [record]; another one for each record of a small tree."""
+        while True:
+            above = self._parents[self._parents]
+            if np.array_equal(above, self._parents):
+                break
+            self._parents = above
+        return np.where(self._sizes[above] < MANY, -1 - np.arange(len(above)), above)
+
+    def with_needed(self, pairs: Pairs) -> Pairs:
+        """Return the pairs that are not within a large tree, and link the certain ones, the most alike first."""
+        pairs = pairs.take(self._are_needed(pairs))
+        certain = np.flatnonzero(is_certain(pairs, 1) & (pairs.scores >= _LINKING))
+        certain = certain[np.argsort(-pairs.scores[certain], kind="stable")]
+        first, second = pairs.first[certain].tolist(), pairs.second[certain].tolist()
+        joins = [self._link(one, other) for one, other in zip(first, second, strict=True)]
+        needed = self._are_needed(pairs)
+        needed[certain] |= np.array(joins, np.bool_)
+        return pairs.take(needed)
+
+    def _are_needed(self, pairs: Pairs) -> NDArray[np.bool_]:
+        first, second = self._roots(pairs.first), self._roots(pairs.second)
+        return np.asarray((first != second) | (self._sizes[first] < MANY))
+
+    def _roots(self, records: _Integers) -> _Integers:
+        found = self._parents[records]
+        while not np.array_equal(above := self._parents[found], found):
+            found = above
+        self._parents[records] = found
+        return found
+
+    def _link(self, first: int, second: int) -> bool:
+        """Link the trees of two records; return whether they were in several."""
+        parents = self._parents
+        while (above := int(parents[first])) != first:
+            parents[first] = first = int(parents[above])
+        while (above := int(parents[second])) != second:
+            parents[second] = second = int(parents[above])
+        if first == second:
+            return False
+        low, high = min(first, second), max(first, second)
+        parents[high] = low
+        self._sizes[low] += self._sizes[high]
+        return True
+
+
 class _Index:
-    """Sorted keys of thumbnails [record, row, column].
+    """Sorted keys of some of the thumbnails [record, row, column].
 
     A key has the signs of the cosine terms in one of `_BANDS` orders, each of which begins with other low terms.
     """
 
-    def __init__(self, thumbnails: NDArray[np.int8]) -> None:
-        self._thumbnails = thumbnails
-        count = len(thumbnails)
-        keys = np.empty((_BANDS, count), np.uint64)
-        self._turns = np.empty(count, np.int64)
+    def __init__(self, thumbnails: NDArray[np.int8], rows: _Integers) -> None:
+        self.thumbnails, self._rows = thumbnails, rows
+        count = len(rows)
+        self._keys = np.empty((_BANDS, count), np.uint64)
+        self._turns = np.empty(count, np.uint8)
         for part in _parts(count, _CHUNK):
-            terms = _terms(thumbnails[part], 0)
-            self._turns[part], _ = _canonical_turns(terms)
-            keys[:, part] = _keys(terms, np.arange(len(terms)), self._turns[part])
-        self._orders = np.argsort(keys, axis=1)
-        self._keys = np.take_along_axis(keys, self._orders, axis=1)
+            terms = _terms(thumbnails[rows[part]], 0)
+            turns, _ = _canonical_turns(terms)
+            self._turns[part] = turns
+            self._keys[:, part] = _keys(terms, np.arange(len(terms)), turns)
+        self._orders = np.empty((_BANDS, count), np.int32)
+        for keys, order in zip(self._keys, self._orders, strict=True):
+            order[:] = np.argsort(keys)
+            keys[:] = keys[order]
 
-    def candidates(self, window: int) -> Iterator[Pairs]:
-        """Yield pairs of which the second may show a window of the first, without scores."""
-        for part in _parts(len(self._thumbnails), _CHUNK):
-            terms = _terms(self._thumbnails[part], window)
-            turns, unsure = _canonical_turns(terms)
-            asked = [np.flatnonzero((unsure & other) == other) for other in range(8)]
-            rows = np.concatenate(asked)
-            turns = turns[rows] ^ np.repeat(np.arange(8), list(map(len, asked)))
-            first, second, turns = self._near(_keys(terms, rows, turns), rows + part.start, turns)
-            spans = np.full(len(first), window)
-            yield Pairs(
-                first=first,
-                second=second,
-                scores=np.zeros(len(first), np.float32),
-                turns=turns,
-                rows=_ASKED_SPANS[spans // len(_ASKED)],
-                columns=_ASKED_SPANS[spans % len(_ASKED)],
-            )
+    def candidates(self, window: int, part: slice, trees: _Integers | None) -> Pairs:
+        """Return pairs of which the second may show a window of the first, which is in a part; without scores.
+
+        Records of one number in `trees` [record] are left out.
+        """
+        terms = _terms(self.thumbnails[self._rows[part]], window)
+        turns, unsure = _canonical_turns(terms)
+        asked = [np.flatnonzero((unsure & other) == other) for other in range(8)]
+        rows = np.concatenate(asked)
+        turns = turns[rows] ^ np.repeat(np.arange(8), list(map(len, asked)))
+        first, second, turns = self._near(_keys(terms, rows, turns), rows + part.start, turns)
+        first, second = self._rows[first], self._rows[second]
+        if trees is not None:
+            other = trees[first] != trees[second]
+            first, second, turns = first[other], second[other], turns[other]
+        spans = np.full(len(first), window)
+        return Pairs(
+            first=first,
+            second=second,
+            scores=np.zeros(len(first), np.float32),
+            turns=turns,
+            rows=_ASKED_SPANS[spans // len(_ASKED)],
+            columns=_ASKED_SPANS[spans % len(_ASKED)],
+        )
 
     def _near(
         self, keys: NDArray[np.uint64], rows: _Integers, turns: _Integers
     ) -> tuple[_Integers, _Integers, _Integers]:
         """Return (first, second, turn) of records whose keys have few other signs, each once."""
-        count = len(self._thumbnails)
+        count = len(self._rows)
         neighbors = min(max(_NEIGHBORS, _NEAR_KEYS // count), _MOST_NEIGHBORS)
         found = [np.empty(0, np.int64)]
         for band_keys, own, order in zip(keys, self._keys, self._orders, strict=True):
@@ -227,21 +338,36 @@ class _Index:
         return first[other], second[other], turn[other]
 
 
-def _alike(thumbnails: NDArray[np.int8], pairs: Pairs, sources: _Integers) -> Pairs:
-    """Return the pairs of several sources that are alike where they are, with the correlation of their details."""
-    pairs = pairs.take(sources[pairs.first] != sources[pairs.second])
+def _alike(thumbnails: NDArray[np.int8], pairs: Pairs, apart: _Apart) -> Pairs:
+    """Return the compared pairs that are alike where they are, with the correlation of their details.
+
+    Args:
+        thumbnails: [record, row, column].
+        pairs: pairs of one window.
+    """
+    pairs = pairs.take(apart.are_compared(pairs))
     found = [_no_pairs()]
-    middle = thumbnails.shape[1] // 2
     for part in _parts(len(pairs), _CHUNK):
         some = pairs.take(part)
         if not len(some):
             continue
-        first = _resampled(thumbnails[some.first, middle], some.rows[0], some.columns[0])
-        second = _turned_back(thumbnails[some.second, middle], some.turns)
+        first = _resampled(thumbnails[some.first], some.rows[0], some.columns[0])
+        second = _turned_back(thumbnails[some.second], some.turns)
         near = np.flatnonzero(_correlations(first, second) >= _LEAST_CORRELATION)
         scores = _correlations(_details(first[near]), _details(second[near]))
         some = replace(some.take(near), scores=scores)
         found.append(some.take(scores >= _LEAST_BEFORE_ALIGNMENT))
+    return _joined(found)
+
+
+def _all_aligned(thumbnails: NDArray[np.int8], pairs: Pairs, linked: _Linked) -> Pairs:
+    """Return the pairs as `_aligned` does, the most alike first, without those within a large tree of earlier ones."""
+    pairs = pairs.take(np.argsort(-pairs.scores, kind="stable"))
+    certain = is_certain(pairs, 1)
+    found, waiting = [pairs.take(certain)], pairs.take(~certain)
+    for part in _parts(len(waiting), _CHUNK):
+        some = _aligned(thumbnails, linked.with_needed(waiting.take(part)))
+        found.append(linked.with_needed(some.take(some.scores >= DOUBTFUL)))
     return _joined(found)
 
 

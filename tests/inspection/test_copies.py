@@ -17,6 +17,7 @@ from halofeed.inspection.review.reviewed_set import ReviewedSet
 from halofeed.inspection.review.suspects import Suspect
 from halofeed.pipelines import shard_writer
 from halofeed.prep.voxels import copy_search, signatures
+from halofeed.prep.voxels.copy_groups import group_pairs
 from halofeed.prep.voxels.copy_search import (
     find_pairs,
     shows_something,
@@ -162,6 +163,37 @@ def test_many_copies_of_one_picture_are_all_in_some_pair(monkeypatch: pytest.Mon
     pairs = find_pairs(signed([*words, sign_picture(draw(2), "x.png", None)]))
     assert set(pairs.first.tolist()) | set(pairs.second.tolist()) == set(range(300))
     assert len(pairs) < 300 * 32
+
+
+def test_large_groups_are_linked_by_few_pairs_and_other_copies_keep_all(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seeds = [1] * 70 + [2] * 5 + list(range(3, 12))
+    words = [sign_picture(draw(seed), f"{number}.png", None) for number, seed in enumerate(seeds)]
+    shown: list[tuple[int, int]] = []
+    pairs = find_pairs(signed(words), progress=lambda *done: shown.append(done))
+    assert shown == [(number, 16) for number in range(1, 17)]
+    monkeypatch.setattr(copy_search, "MANY", 1 << 30)
+    every = find_pairs(signed(words))
+
+    def named(found: copy_search.Pairs) -> set[tuple[int, int]]:
+        return {
+            (min(pair), max(pair)) for pair in zip(found.first.tolist(), found.second.tolist(), strict=True)
+        }
+
+    assert named(pairs) < named(every)
+    small = {pair for pair in named(every) if min(pair) >= 70}
+    assert small == {pair for pair in named(pairs) if min(pair) >= 70} and len(small) >= 10
+    groups = [one.records for one in group_pairs(pairs)]
+    assert groups == [one.records for one in group_pairs(every)] and groups[0] == tuple(range(70))
+
+
+def test_records_of_one_number_are_no_pairs_and_link_nothing() -> None:
+    words = [sign_picture(draw(1), f"{number}.png", None) for number in range(5)]
+    together = np.array([7, 7, 0, 0, 7])
+    pairs = find_pairs(signed(words), together)
+    found = {frozenset(pair) for pair in zip(pairs.first.tolist(), pairs.second.tolist(), strict=True)}
+    assert found == {frozenset(pair) for pair in ((0, 2), (0, 3), (1, 2), (1, 3), (2, 3), (2, 4), (3, 4))}
 
 
 def test_a_mirrored_scan_is_found_and_a_scan_of_the_same_first_slices_is_none() -> None:
