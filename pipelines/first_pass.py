@@ -131,13 +131,10 @@ class FirstPass:
             if one is not None:
                 words[number, : len(one.words)], pixels[number] = one.words, one.pixels
         signatures = unpack_signatures(words)
-        pairs = find_pairs(signatures)
         # One patient is in one split anyway, and scans of one region are much alike.
-        of_one = (signatures.groups[pairs.first] == signatures.groups[pairs.second]) & (
-            signatures.groups[pairs.first] > 0
-        )
+        pairs = find_pairs(signatures, signatures.groups)
         # Images for prediction have no label that could leak, as `halofeed review` has it.
-        pairs = pairs.take(~of_one & (unlabeled[pairs.first] == unlabeled[pairs.second]))
+        pairs = pairs.take(unlabeled[pairs.first] == unlabeled[pairs.second])
         pairs, left = self._confirmed(examples, pairs, signatures.thumbnails.shape[1])
         groups = group_pairs(pairs)
         contents = {number: one.content for number, one in signed.items() if one is not None}

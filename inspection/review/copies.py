@@ -85,20 +85,17 @@ def copy_groups(reviewed: ReviewedSet, *, within_splits: bool = True) -> list[Co
     """
     signatures = unpack_signatures(reviewed.signatures)
     planes, splits = signatures.thumbnails.shape[1], reviewed.split_numbers
-    pairs = find_pairs(signatures)
-    pairs = pairs.take(~_belong_together(pairs, signatures, splits))
+    pairs = find_pairs(signatures, _of_one_patient(signatures, splits))
     if not within_splits:
         pairs = pairs.take(is_certain(pairs, planes) | (splits[pairs.first] != splits[pairs.second]))
     return group_pairs(*_confirmed(reviewed, pairs, planes))
 
 
-def _belong_together(
-    pairs: Pairs, signatures: Signatures, split_numbers: NDArray[np.int64]
-) -> NDArray[np.bool_]:
-    """Return which pairs are of one patient or scene, and in one split."""
+def _of_one_patient(signatures: Signatures, split_numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return one number for the records of one patient or scene in one split, int64 [record]; 0 without a patient."""
     groups = signatures.groups
-    one_group = (groups[pairs.first] == groups[pairs.second]) & (groups[pairs.first] > 0)
-    return np.asarray(one_group & (split_numbers[pairs.first] == split_numbers[pairs.second]))
+    both = np.unique(np.stack([groups, split_numbers], 1), axis=0, return_inverse=True)[1].reshape(-1)
+    return np.asarray(np.where(groups > 0, both + 1, 0))
 
 
 def _confirmed(reviewed: ReviewedSet, pairs: Pairs, planes: int) -> tuple[Pairs, NDArray[np.float32]]:
