@@ -30,7 +30,7 @@ REGION_THRESHOLD = 0.5
 
 
 @dataclass(frozen=True, kw_only=True)
-class Regions:
+class ClassRegions:
     """Unions of classes that a model learns in place of the classes, each with a probability that excludes no other.
 
     Args:
@@ -47,7 +47,7 @@ class Regions:
     painted: tuple[int, ...]
 
     @classmethod
-    def of(cls, regions: Mapping[str, Sequence[str]], labels: Sequence[str]) -> Regions:
+    def of(cls, regions: Mapping[str, Sequence[str]], labels: Sequence[str]) -> ClassRegions:
         """Return the regions of a recipe.
 
         Args:
@@ -58,8 +58,8 @@ class Regions:
             UsageError: a class is unknown or in no region, or a region has not exactly one class that no later region
                 has. Only then each class has its own regions, from which it is painted again.
 
-        >>> Regions.of({"whole": ["edema", "core"], "core": ["core"]}, ("background", "edema", "core"))
-        Regions(names=('whole', 'core'), members=((1, 2), (2,)), painted=(1, 2))
+        >>> ClassRegions.of({"whole": ["edema", "core"], "core": ["core"]}, ("background", "edema", "core"))
+        ClassRegions(names=('whole', 'core'), members=((1, 2), (2,)), painted=(1, 2))
         """
         members = tuple(_members(name, classes, labels) for name, classes in regions.items())
         last = {label: number for number, held in enumerate(members) for label in held}
@@ -88,7 +88,7 @@ class Regions:
         Returns:
             int32 or uint16 class indices [...], in an array of the same library.
 
-        >>> regions = Regions.of({"whole": ["edema", "core"], "core": ["core"]}, ("background", "edema", "core"))
+        >>> regions = ClassRegions.of({"whole": ["edema", "core"], "core": ["core"]}, ("background", "edema", "core"))
         >>> regions.paint(np.array([[0.2, 0.1], [0.9, 0.4], [0.9, 0.6], [0.4, 0.6]])).tolist()
         [0, 1, 2, 2]
         """
@@ -132,7 +132,7 @@ class MaskRule:
     """
 
     window_weights: str = GAUSSIAN
-    regions: Regions | None = None
+    regions: ClassRegions | None = None
 
     def outputs(self, classes: int) -> int:
         """Return the number of values of a voxel that are blended."""

@@ -16,7 +16,7 @@ from halofeed.schemas.tasks import IGNORED_BOXES
 from halofeed.system.errors import UsageError
 from halofeed.trainer.detection.sparse_coco import SparseMatching
 from halofeed.trainer.detection.visdrone_regions import outside_regions
-from halofeed.trainer.mask_rule import Regions
+from halofeed.trainer.mask_rule import ClassRegions
 from halofeed.trainer.source_grid import BOX_DECIMALS, SCORE_DECIMALS, boxes_in_source
 from halofeed.trainer.task import Host
 
@@ -427,7 +427,7 @@ class SegmentationMetrics:
         kind: str,
         hausdorff: bool = True,
         ignore_label: int | None = None,
-        regions: Regions | None = None,
+        regions: ClassRegions | None = None,
     ) -> None:
         self._ignore_label, self._regions = ignore_label, regions
         self._region_dice: list[NDArray[np.float64]] = []

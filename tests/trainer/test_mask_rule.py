@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from halofeed.errors import UsageError
 from halofeed.trainer.losses import OVERLAP_LOSSES
-from halofeed.trainer.mask_rule import Regions
+from halofeed.trainer.mask_rule import ClassRegions
 from halofeed.trainer.metrics import SegmentationMetrics
 from halofeed.trainer.step import predict
 from halofeed.trainer.tasks.segmentation import Segmentation
@@ -39,7 +39,7 @@ def nested(draw):
 @settings(max_examples=60, deadline=None)
 def test_painting_the_true_regions_gives_the_classes_again(drawn, seed):
     labels, given_regions = drawn
-    regions = Regions.of(given_regions, labels)
+    regions = ClassRegions.of(given_regions, labels)
     label = np.random.default_rng(seed).integers(0, len(labels), (4, 5))
     inside = np.stack([np.isin(label, held) for held in regions.members], -1).astype(np.float16)
     assert np.array_equal(regions.paint(inside), label)
@@ -49,7 +49,7 @@ def test_painting_the_true_regions_gives_the_classes_again(drawn, seed):
 @given(st.integers(0, 2**32 - 1))
 @settings(max_examples=30, deadline=None)
 def test_regions_are_painted_over_each_other_in_their_order(seed):
-    regions = Regions.of(BRAIN, LABELS)
+    regions = ClassRegions.of(BRAIN, LABELS)
     probabilities = np.random.default_rng(seed).random((3, 4, 3))
     found = regions.paint(probabilities)
     for place in np.ndindex(3, 4):
@@ -147,7 +147,7 @@ def test_predictions_of_regions_have_painted_labels_and_a_probability_per_class_
     task = Segmentation(labels=LABELS, kind="picture", regions=BRAIN, with_probabilities=True)
     found = jax.device_get(task.predict({"logits": logits}, {}))
     probabilities = 1 / (1 + np.exp(-logits))
-    assert np.array_equal(found["label"], Regions.of(BRAIN, LABELS).paint(probabilities))
+    assert np.array_equal(found["label"], ClassRegions.of(BRAIN, LABELS).paint(probabilities))
     np.testing.assert_allclose(found["regions"], probabilities, atol=1e-3)
     whole, core, enhancing = np.moveaxis(probabilities, -1, 0)
     expected = [
@@ -163,7 +163,7 @@ def test_predictions_of_regions_have_painted_labels_and_a_probability_per_class_
 def test_dice_of_regions_is_that_of_their_masks():
     generator = np.random.default_rng(2)
     predicted, true = generator.integers(0, 4, (2, 3, 5, 6))
-    regions = Regions.of(BRAIN, LABELS)
+    regions = ClassRegions.of(BRAIN, LABELS)
     metrics = SegmentationMetrics(LABELS, kind="picture", hausdorff=False, regions=regions)
     metrics.update({"label": predicted}, {"label": true})
     found = metrics.result()["dice_per_region"]

@@ -22,7 +22,7 @@ from halofeed.trainer.losses import (
     sum_over_rows,
     weighted_cross_entropy,
 )
-from halofeed.trainer.mask_rule import GAUSSIAN, WINDOW_WEIGHTS, MaskRule, Regions
+from halofeed.trainer.mask_rule import GAUSSIAN, WINDOW_WEIGHTS, ClassRegions, MaskRule
 from halofeed.trainer.metrics import SegmentationMetrics
 from halofeed.trainer.task import DeviceBatch, Metrics, mean_over_valid, valid_rows
 
@@ -56,8 +56,9 @@ class Segmentation:
         class_weights: weight of each class in the cross-entropy: "balanced", by name, or in order; empty for none. With
             weights the cross-entropy is the weighted mean over the batch (`weighted_cross_entropy`).
         label_voxels: number of voxels of each class in the split to train on, for "balanced"; None if unknown.
-        regions: classes of each region by its name, larger regions first (`Regions.of`). The model then has a sigmoid
-            per region in place of a softmax over classes, "cross_entropy" is binary, and overlaps are those of regions.
+        regions: classes of each region by its name, larger regions first (`ClassRegions.of`). The model then has a
+            sigmoid per region in place of a softmax over classes, "cross_entropy" is binary, and overlaps are those of
+            regions.
         window_weights: weights of overlapping windows of a scan or picture, "gaussian" or "uniform".
         mirror_at_test: axes ("depth", "height", "width") along which images are mirrored in evaluation and prediction;
             probabilities are averaged over all combinations, so that 3 axes take 8 times as long.
@@ -139,8 +140,8 @@ class Segmentation:
             )
         object.__setattr__(self, "mirror_at_test", axes)
 
-    def _regions(self) -> Regions | None:
-        return Regions.of(self.regions, self.labels) if self.regions else None
+    def _regions(self) -> ClassRegions | None:
+        return ClassRegions.of(self.regions, self.labels) if self.regions else None
 
     @property
     def outputs(self) -> int:
@@ -277,7 +278,7 @@ class Segmentation:
         return weighted_cross_entropy(logits, label, weights, counts, ignore_label=self.ignore_label)
 
 
-def _probabilities_of_classes(probabilities: jax.Array, regions: Regions) -> jax.Array:
+def _probabilities_of_classes(probabilities: jax.Array, regions: ClassRegions) -> jax.Array:
     """Return the probability of each class [..., class], as if regions were independent: the last one to paint wins."""
     remaining = jnp.ones_like(probabilities[..., 0])
     of_class = {}
