@@ -28,7 +28,7 @@ from halofeed.prep.voxels.copy_groups import (
 )
 from halofeed.prep.voxels.copy_search import Pairs, find_pairs, is_certain
 from halofeed.prep.voxels.same_pixels import Gray, to_compared
-from halofeed.prep.voxels.signatures import Signatures, unpack_signatures
+from halofeed.prep.voxels.signatures import unpack_signatures
 from halofeed.schemas import keys
 from halofeed.system.wording import plural
 
@@ -85,17 +85,11 @@ def copy_groups(reviewed: ReviewedSet, *, within_splits: bool = True) -> list[Co
     """
     signatures = unpack_signatures(reviewed.signatures)
     planes, splits = signatures.thumbnails.shape[1], reviewed.split_numbers
-    pairs = find_pairs(signatures, _of_one_patient(signatures, splits))
+    # Indexes have no groups, which may name patients; copies of one patient in one split are listed like others.
+    pairs = find_pairs(signatures)
     if not within_splits:
         pairs = pairs.take(is_certain(pairs, planes) | (splits[pairs.first] != splits[pairs.second]))
     return group_pairs(*_confirmed(reviewed, pairs, planes))
-
-
-def _of_one_patient(signatures: Signatures, split_numbers: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return one number for the records of one patient or scene in one split, int64 [record]; 0 without a patient."""
-    groups = signatures.groups
-    both = np.unique(np.stack([groups, split_numbers], 1), axis=0, return_inverse=True)[1].reshape(-1)
-    return np.asarray(np.where(groups > 0, both + 1, 0))
 
 
 def _confirmed(reviewed: ReviewedSet, pairs: Pairs, planes: int) -> tuple[Pairs, NDArray[np.float32]]:

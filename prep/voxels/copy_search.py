@@ -70,7 +70,7 @@ _WINDOWS = tuple(product(_ASKED, _ASKED))
 _Floats = NDArray[np.float32]
 _Integers = NDArray[np.int64]
 _Span = tuple[float, float]
-Progress = Callable[[int, int], None]
+SearchProgress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -101,7 +101,7 @@ class Pairs:
 
 
 def find_pairs(
-    signatures: Signatures, together: NDArray[np.int64] | None = None, progress: Progress | None = None
+    signatures: Signatures, together: NDArray[np.int64] | None = None, progress: SearchProgress | None = None
 ) -> Pairs:
     """Return the pairs whose thumbnails are alike by `DOUBTFUL` or more, each once.
 
