@@ -51,31 +51,42 @@ def class_weights(
     (1.0, 1.0, 5.0)
     """
     if isinstance(given, str):
-        if given != BALANCED:
-            raise UsageError(
-                f'class_weights: expected "{BALANCED}", or a weight for each of {", ".join(labels)}, got {given!r}'
-            )
-        if voxels is None or not any(voxels):
-            raise UsageError(
-                f'class_weights = "{BALANCED}": the data set has no counts of voxels per class; give the weights by '
-                f"name, such as --set 'task.class_weights={{\"{labels[-1]}\"=2.0}}'"
-            )
-        return balanced_weights(voxels)
-    if isinstance(given, Mapping):
-        if unknown := [name for name in given if name not in labels]:
-            near = did_you_mean(unknown[0], labels)
-            raise UsageError(f"class_weights.{unknown[0]}: no such class; {near}known: {', '.join(labels)}")
-        listed: list[Any] = [given.get(label, 1.0) for label in labels]
-    else:
-        listed = list(given)
-        if len(listed) not in (0, len(labels)):
-            raise UsageError(
-                f"class_weights: expected {len(labels)}, for {', '.join(labels)}, got {len(listed)}: {listed}"
-            )
-    for label, weight in zip(labels, listed, strict=False):
-        number = isinstance(weight, int | float) and not isinstance(weight, bool)
-        if not number or not math.isfinite(weight) or weight < 0:
-            raise UsageError(f"class_weights.{label}: expected a number of 0 or more, got {weight!r}")
+        return _balanced(given, labels, voxels)
+    listed = _of_names(given, labels) if isinstance(given, Mapping) else list(given)
+    if len(listed) not in (0, len(labels)):
+        raise UsageError(
+            f"class_weights: expected {len(labels)}, for {', '.join(labels)}, got {len(listed)}: {listed}"
+        )
+    if wrong := [label for label, weight in zip(labels, listed, strict=False) if not _is_weight(weight)]:
+        got = listed[labels.index(wrong[0])]
+        raise UsageError(f"class_weights.{wrong[0]}: expected a number of 0 or more, got {got!r}")
     if listed and not any(listed):
         raise UsageError("class_weights: expected a weight above 0 for a class, got 0 for each")
     return tuple(map(float, listed))
+
+
+def _balanced(given: str, labels: Sequence[str], voxels: Sequence[int] | None) -> tuple[float, ...]:
+    if given != BALANCED:
+        raise UsageError(
+            f'class_weights: expected "{BALANCED}", or a weight for each of {", ".join(labels)}, got {given!r}'
+        )
+    if voxels is None or not any(voxels):
+        raise UsageError(
+            f'class_weights = "{BALANCED}": the data set has no counts of voxels per class; give the weights by '
+            f"name, such as --set 'task.class_weights={{\"{labels[-1]}\"=2.0}}'"
+        )
+    return balanced_weights(voxels)
+
+
+def _of_names(given: Mapping[str, Any], labels: Sequence[str]) -> list[Any]:
+    """Return a weight for each class; 1 for those that are not named."""
+    if unknown := [name for name in given if name not in labels]:
+        near = did_you_mean(unknown[0], labels)
+        raise UsageError(f"class_weights.{unknown[0]}: no such class; {near}known: {', '.join(labels)}")
+    return [given.get(label, 1.0) for label in labels]
+
+
+def _is_weight(value: Any) -> bool:
+    # In Python a bool is an int, and in TOML it is not.
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return is_number and math.isfinite(value) and value >= 0
