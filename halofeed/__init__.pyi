@@ -1153,7 +1153,7 @@ def subset(
     findings: StrPath | Mapping[int, Sequence[str]] | None = None,
     debug: bool = False,
 ) -> Dataset:
-    """Write the records that meet a condition as a version of their own, which lists its parent, and open it.
+    """Write the records that meet a condition as a new version, which lists its parent, and open it.
 
     Args:
         path: folder or address of the data set's version.

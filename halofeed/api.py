@@ -401,7 +401,7 @@ def show(path: StrPath, **options: Any) -> Path:
 
 @explains_calls
 def subset(path: StrPath, *, where: str, out: StrPath, **options: Any) -> Dataset:
-    """Write the records that meet a condition as a version of their own, which lists its parent, and open it.
+    """Write the records that meet a condition as a new version, which lists its parent, and open it.
 
     Args:
         path: folder or address of the data set's version.

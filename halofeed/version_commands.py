@@ -105,7 +105,7 @@ DIFF = Command(
     run=_diff,
 )
 SUBSET = Command(
-    summary="write the records that meet a condition as a version of their own, which lists its parent",
+    summary="write the records that meet a condition as a new version, which lists its parent",
     example=_SUBSET_EXAMPLE,
     add=_add_subset,
     run=_subset,

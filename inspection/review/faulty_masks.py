@@ -151,6 +151,11 @@ class MaskFaults:
             self._objects.append(replace(found, label=label, seen=other, seen_share=float(means[row, other])))
         self._add_regions(record, objects, labels, predicted, probabilities, counts)
 
+    @property
+    def objects(self) -> int:
+        """Return the number of labeled objects."""
+        return len(self._objects)
+
     def faults(self) -> list[FaultyObject]:
         """Return each object with its kind of most evidence, and each region labeled otherwise, best first."""
         count = len(self._objects)

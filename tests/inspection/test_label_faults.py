@@ -15,11 +15,12 @@ from halofeed.errors import UsageError
 from halofeed.inspection.review.components import components_of
 from halofeed.inspection.review.evidence import CLEAR, LISTED, evidence
 from halofeed.inspection.review.faulty_boxes import BoxFault, BoxRecord, box_faults, ious
-from halofeed.inspection.review.faulty_classes import class_faults
+from halofeed.inspection.review.faulty_classes import ClassFault, class_faults
 from halofeed.inspection.review.faulty_masks import MaskFault, MaskFaults
 from halofeed.inspection.review.label_faults import label_faults
 from halofeed.inspection.review.review import review_dataset
 from halofeed.inspection.review.reviewed_set import ReviewedSet
+from halofeed.inspection.review.suspects import RecordPlace, Suspect
 from halofeed.loader import Loader
 from halofeed.trainer.held_out import choose_runs
 from halofeed.trainer.run_folder import open_run
@@ -347,6 +348,34 @@ def test_pixels_without_a_label_are_no_fault() -> None:
     assert all(fault.record != 5 for fault in collected.faults())
 
 
+# Lists ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("strong", "labels", "expected"),
+    [(2, 100, 10), (2, 30, 3), (12, 100, 12), (2, 1000, 22), (0, 0, 0)],
+)
+def test_a_list_goes_on_with_weak_evidence_up_to_a_tenth_of_the_labels(
+    tmp_path, monkeypatch, strong, labels, expected
+):
+    """20 suspects of an evidence of 0.5 to 0.74 follow the strong ones, and 20 of less."""
+    place = RecordPlace(split="train", number=0, id=0, source="a")
+    scores = [*[0.9] * strong, *np.linspace(0.74, 0.5, 20), *[0.49] * 20]
+    suspects = [
+        Suspect(kind=ClassFault.WRONG_CLASS, places=(place,), score=score, words="seen") for score in scores
+    ]
+    monkeypatch.setattr(
+        "halofeed.inspection.review.label_faults.TASK_FAULTS",
+        {"classification": lambda reviewed, rows, random: (labels, iter(suspects))},
+    )
+    done = run_convert(
+        draw_folders(tmp_path / "source", 4), tmp_path / "out", height=16, width=24, layout="folders"
+    )
+    found = label_faults(ReviewedSet(done.folder), [])
+    assert len(found) == expected
+    assert [one.words for one in found] == ["seen" if one.score >= LISTED else "seen (weak)" for one in found]
+
+
 # Data sets -----------------------------------------------------------------------------------------------
 
 
@@ -391,7 +420,7 @@ def test_a_review_names_the_record_and_the_box_of_a_wrong_class(boxed_set: Path)
     assert "labeled cap, seen as hat with score 0.90" in first.words
     np.testing.assert_allclose(first.box, [2 / 16, 2 / 24, 8 / 16, 8 / 24], atol=1e-6)
     assert [one.score for one in found] == sorted((one.score for one in found), reverse=True)
-    assert all(one.score >= LISTED for one in found)
+    assert all(one.score >= LISTED or one.words.endswith("(weak)") for one in found)
 
 
 def test_a_review_of_classes_names_both_probabilities(tmp_path: Path) -> None:
