@@ -5,7 +5,8 @@
 It draws a set of pictures with boxes, one of pictures with masks and one of scans with organs. Pictures are crops of
 the photographs below --source. Faults of every kind in the tables are planted, `--each` of each kind. The sets are
 converted and reviewed. A fault is found if a suspect of its kind names its file. A false alarm is a file without a
-fault that any suspect names. --real names converted data sets, of which all suspects are listed, because only a person
+fault that any suspect names. For drift, whole sets are drawn whose test split differs in one way, and as many sets
+without drift. --real names converted data sets, of which all suspects are listed, because only a person
 can tell whether they are faults.
 
 --cleanvision PYTHON names an interpreter with CleanVision, which reviews the pictures of the first set too.
@@ -484,6 +485,77 @@ def judge(planted: Mapping[str, Sequence[str]], converted: Path, clean: int) -> 
     )
 
 
+# Drift ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Split:
+    """How the pictures of a split are drawn.
+
+    Args:
+        first_class: share of the first of two classes.
+        scale: factor of the sides.
+        light: factor of the pixels.
+        sources: folders of the pictures.
+    """
+
+    first_class: float = 0.5
+    scale: float = 1.0
+    light: float = 1.0
+    sources: tuple[str, ...] = ("north", "south")
+
+
+DRIFTS: Mapping[str, Split] = {
+    "classes differ between splits": Split(first_class=0.85),
+    "sizes differ between splits": Split(scale=1.3),
+    "intensities differ between splits": Split(light=0.6),
+    "sources differ between splits": Split(sources=("west",)),
+    "": Split(),
+}
+_DRIFT_PICTURES = {"train": 120, "test": 60}
+
+
+def drifts_of(kind: str, photographs: Photographs, folder: Path, seed: int) -> set[str]:
+    """Draw a set of which the test split differs, convert it, and return the kinds of drift that a review names."""
+    from halofeed.inspection.review.drift import DriftKind
+    from halofeed.inspection.review.review import review_dataset
+
+    random = np.random.default_rng(seed)
+    source = folder / "in"
+    for split, count in _DRIFT_PICTURES.items():
+        drawn = DRIFTS[kind] if split == "test" else DRIFTS[""]
+        for number in range(count):
+            pixels = photographs.crop(random)
+            side = 0.4 * drawn.scale
+            pixels = cv2.resize(pixels, None, fx=side, fy=side, interpolation=cv2.INTER_AREA) * drawn.light
+            cls = "cat" if random.random() < drawn.first_class else "dog"
+            path = source / split / cls / str(random.choice(drawn.sources)) / f"{number:03d}.jpg"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            cv2.imwrite(str(path), pixels.astype(np.uint8), [cv2.IMWRITE_JPEG_QUALITY, 92])
+    command = [sys.executable, "-m", "halofeed", "convert", "--layout", "folders", "--source", str(source)]
+    command += ["--out", str(folder), "--name", "drift", "--height", "96", "--width", "96", "--workers", "1"]
+    run = subprocess.run(command, capture_output=True, text=True)
+    if run.returncode:
+        raise SystemExit(f"{kind}: {run.stdout[-2000:]}{run.stderr[-2000:]}")
+    suspects = review_dataset(folder / "drift" / "1.0.0").suspects
+    return {str(suspect.kind) for suspect in suspects if isinstance(suspect.kind, DriftKind)}
+
+
+def print_drifts(photographs: Photographs, folder: Path, each: int, seed: int) -> None:
+    """Print the recall of each kind of drift, and how often sets without it are called drifting."""
+    for kind in DRIFTS:
+        found = [
+            drifts_of(kind, photographs, folder / f"drift{kind}{number}", seed + number)
+            for number in range(each)
+        ]
+        if kind:
+            others = sum(len(one - {kind}) for one in found)
+            also = f"  (other kinds: {others})" if others else ""
+            print(f"drift    {kind:<34} {np.mean([kind in one for one in found]):>6.2f}{also}")
+        else:
+            print(f"drift    false alarms: {sum(map(bool, found))} of {each} sets without drift")
+
+
 # CleanVision ------------------------------------------------------------------------------------------------------
 
 _CLEANVISION = """
@@ -563,7 +635,7 @@ def main() -> None:
     parser.add_argument("--source", type=Path, default=SOURCE, help="folder of photographs")
     parser.add_argument("--each", type=int, default=5, help="faults of each kind")
     parser.add_argument("--clean", type=int, default=400, help="files without a fault in each set")
-    parser.add_argument("--sets", nargs="*", choices=SETS, default=list(SETS))
+    parser.add_argument("--sets", nargs="*", choices=[*SETS, "drift"], default=[*SETS, "drift"])
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument(
         "--real", nargs="*", type=Path, default=[], help="converted data sets to list suspects of"
@@ -574,6 +646,9 @@ def main() -> None:
         folder = Path(scratch)
         photographs = Photographs(given.source, folder)
         for name in given.sets:
+            if name == "drift":
+                print_drifts(photographs, folder, given.each, given.seed)
+                continue
             planted, converted = plant(name, photographs, folder, given.each, given.clean, given.seed)
             print_found(name, judge(planted, converted, given.clean))
             if name == "boxes" and given.cleanvision:

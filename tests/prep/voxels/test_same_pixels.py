@@ -77,3 +77,18 @@ def test_the_quartile_of_blocks_is_that_of_a_loop_over_them() -> None:
     assert 50 < len(expected) < 64
     found = same_pixels._lower_quartile_of_blocks(first, second, shown, 8)
     assert found == pytest.approx(np.quantile(expected, 0.25), abs=1e-4)
+
+
+def test_pixels_of_more_bits_with_a_hot_one_are_compared_like_those_of_8_bits() -> None:
+    page = np.full((160, 200, 3), 240, np.uint8)
+    cv2.circle(page, (60, 70), 25, (20, 40, 200), -1)
+    coded = np.asarray(
+        cv2.imdecode(cv2.imencode(".jpg", page, [cv2.IMWRITE_JPEG_QUALITY, 50])[1], 1), np.uint8
+    )
+    deep, hot = page.astype(np.uint16) * 16, coded.astype(np.uint16) * 200 + 999
+    hot[5, 5] = 65535
+    found, usual = (
+        match_pictures(to_compared(one), to_compared(other), WHOLE, WHOLE)
+        for one, other in ((deep, hot), (page, coded))
+    )
+    assert found.is_same and abs(found.blocks - usual.blocks) < 0.02
