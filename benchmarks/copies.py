@@ -43,7 +43,7 @@ _QUALITIES = {"jpg": cv2.IMWRITE_JPEG_QUALITY, "webp": cv2.IMWRITE_WEBP_QUALITY}
 
 def _scaled(factor: float, added: float) -> Callable[[Pixels, Random], Pixels]:
     def apply(pixels: Pixels, random: Random) -> Pixels:
-        return np.clip((pixels - 128.0) * factor + 128 + added, 0, 255).astype(np.uint8)
+        return np.asarray(np.clip((pixels - 128.0) * factor + 128 + added, 0, 255), np.uint8)
 
     return apply
 

@@ -50,7 +50,7 @@ _LEAST_SHOWN = 0.8
 def to_compared(pixels: NDArray[Any]) -> Gray:
     """Return pixels [height, width, channel] as gray values, float32 [row, column], of at most 96 x 96.
 
-    Values of more than 8 bits are cut to their 1st and 99th percentile and scaled to 255, as those of signatures. Then a
+    Values of more than 8 bits are cut to their 1st and 99th percentile and scaled to 255, as those of signatures. So a
     level means the same in all pictures, and a hot pixel is not their strongest detail.
 
     >>> to_compared(np.zeros((50, 190, 3), np.uint8)).shape
