@@ -41,6 +41,7 @@ _AUGMENTATIONS = (
         "MixUp",
         "Mosaic",
         "PadAndCrop",
+        "RandAugmentMoves",
         "RandomCrop",
     ),
     *("RandomCropImage", "RandomResizedCrop", "RandomRotation", "Rotate90", "ScaleJitter", "SsdRandomCrop"),

@@ -20,6 +20,7 @@ from halofeed.loader import MixUp as MixUp
 from halofeed.loader import Mixture as Mixture
 from halofeed.loader import Mosaic as Mosaic
 from halofeed.loader import PadAndCrop as PadAndCrop
+from halofeed.loader import RandAugmentMoves as RandAugmentMoves
 from halofeed.loader import RandomCrop as RandomCrop
 from halofeed.loader import RandomCropImage as RandomCropImage
 from halofeed.loader import RandomResizedCrop as RandomResizedCrop

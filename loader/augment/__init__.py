@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     )
     from halofeed.loader.augment.mosaic import MixUp, Mosaic
     from halofeed.loader.augment.table import AUGMENTATIONS
-    from halofeed.loader.augment.warps import ElasticDeformation, PadAndCrop, RandomRotation
+    from halofeed.loader.augment.warps import ElasticDeformation, PadAndCrop, RandAugmentMoves, RandomRotation
 else:
 
     def __getattr__(name: str) -> Any:
@@ -78,6 +78,7 @@ __all__ = [
     "Others",
     "PadAndCrop",
     "PartnerSampler",
+    "RandAugmentMoves",
     "RandomCrop",
     "RandomCropImage",
     "RandomResizedCrop",

@@ -13,7 +13,7 @@ from halofeed.loader.augment.crop_and_resize import (
 )
 from halofeed.loader.augment.flips_and_crops import FlipDepth, FlipLeftRight, FlipUpDown, RandomCrop, Rotate90
 from halofeed.loader.augment.mosaic import MixUp, Mosaic
-from halofeed.loader.augment.warps import ElasticDeformation, PadAndCrop, RandomRotation
+from halofeed.loader.augment.warps import ElasticDeformation, PadAndCrop, RandAugmentMoves, RandomRotation
 
 AUGMENTATIONS: dict[str, Callable[..., Augmentation | Combination]] = {
     kind.__name__: kind
@@ -29,6 +29,7 @@ AUGMENTATIONS: dict[str, Callable[..., Augmentation | Combination]] = {
         ScaleJitter,
         RandomRotation,
         PadAndCrop,
+        RandAugmentMoves,
         ElasticDeformation,
         Mosaic,
         MixUp,

@@ -16,6 +16,7 @@ from halofeed.loader.augment.augmented_example import (
     Objects,
     Uniform,
     check_fill,
+    check_pictures,
     check_share,
     check_space,
 )
@@ -238,6 +239,104 @@ class PadAndCrop:
         matrix = np.eye(len(shape) + 1)
         matrix[:-1, -1] = shifts
         return moved(example, matrix, self.minimum_visible, self.fill)
+
+
+_RAND_AUGMENT_OPERATIONS = 14
+"""Operations of RandAugment: identity, five that move pixels, and eight that change values."""
+_MOVES = ("rotate", "shear rows", "shear columns", "shift rows", "shift columns")
+_MAX_OPERATIONS = 8
+"""Random numbers that an augmentation gets."""
+_MAX_MAGNITUDE = 10
+_MAX_DEGREES, _MAX_SHEAR, _MAX_SHIFT = 30.0, 0.3, 150 / 331
+"""Strengths at magnitude 10: an angle, a slope, and a share of the side (100 of 224 pixels in the paper's code)."""
+
+
+@explains_fields
+@dataclass(frozen=True)
+class RandAugmentMoves:
+    """Rotates, shears or shifts a picture: those operations of RandAugment that move pixels.
+
+    Each of `operations` draws is one of RandAugment's 14 with equal probability, and here the five that move pixels
+    apply: rotation, shear and shift along each axis, to either side. The others change values, which is the work of
+    augmentations on the device. All moves of a picture are one resampling around its center, and `transform` maps each
+    pixel to its source. Boxes, corners and masks follow as in `RandomRotation`.
+
+    Args:
+        operations: number of draws, 1 to 8; N of the paper.
+        magnitude: strength of every operation, 0 to 10: at 10, 30 degrees, a slope of 0.3 and 0.45 of the side; M of
+            the paper.
+        fill: value from outside; None is the picture's padding.
+        minimum_visible: as in `RandomCrop`.
+
+    Source: Cubuk et al., "RandAugment: Practical automated data augmentation" (arXiv 1909.13719); the strengths are
+    those of AutoAugment's table, as in torchvision.
+
+    >>> RandAugmentMoves().operations
+    2
+    """
+
+    uses_corners: ClassVar = True
+    """As in `RandomRotation`."""
+
+    operations: int = 2
+    magnitude: float = 9.0
+    fill: float | None = None
+    minimum_visible: float = 0.3
+
+    def __post_init__(self) -> None:
+        if not hasattr(self.operations, "__index__") or not 1 <= self.operations <= _MAX_OPERATIONS:
+            raise UsageError(
+                f"RandAugmentMoves: operations: expected 1 to {_MAX_OPERATIONS}, got {self.operations!r}"
+            )
+        if not 0 <= self.magnitude <= _MAX_MAGNITUDE:
+            raise UsageError(
+                f"RandAugmentMoves: magnitude: expected 0 to {_MAX_MAGNITUDE}, got {self.magnitude!r}"
+            )
+        check_share("RandAugmentMoves: minimum_visible", self.minimum_visible)
+
+    def frame(self, frame: Frame) -> Frame:
+        """Return the frame unchanged; only for pictures."""
+        check_pictures("RandAugmentMoves", frame)
+        check_fill("RandAugmentMoves", self.fill, frame)
+        return frame
+
+    def apply(self, example: Example, uniform: Uniform) -> Example:
+        shape = example.view.shape
+        matrix = np.eye(3)
+        for number in uniform[: self.operations].tolist():
+            place, side = divmod(int(number * 2 * _RAND_AUGMENT_OPERATIONS), 2)
+            if place < len(_MOVES):
+                strength = self.magnitude / _MAX_MAGNITUDE * (2 * side - 1)
+                # The last operation comes first on the way from the new grid to the source.
+                matrix = matrix @ move_matrix(_MOVES[place], strength, shape)
+        if np.array_equal(matrix, np.eye(3)):
+            return example
+        return moved(example, matrix, self.minimum_visible, self.fill)
+
+
+def move_matrix(name: str, strength: float, shape: ImageShape) -> NDArray[np.float64]:
+    """Return the matrix from points (y, x, 1) of the moved picture to points of the picture, float64 [3, 3].
+
+    Args:
+        name: one of "rotate", "shear rows", "shear columns", "shift rows", "shift columns".
+        strength: -1 to 1.
+        shape: height and width.
+
+    >>> move_matrix("shift rows", 1.0, (331, 100))[:2, 2].round(6).tolist()
+    [150.0, 0.0]
+    """
+    if name == "rotate":
+        return _rotation_matrix([math.radians(_MAX_DEGREES * strength)], shape, (1.0, 1.0))
+    matrix = np.eye(3)
+    kind, axis = name.split()[0], ("rows", "columns").index(name.split()[1])
+    if kind == "shift":
+        matrix[axis, 2] = _MAX_SHIFT * strength * shape[axis]
+    else:
+        slope = _MAX_SHEAR * strength
+        matrix[axis, 1 - axis] = slope
+        # The center stays.
+        matrix[axis, 2] = -slope * shape[1 - axis] / 2
+    return matrix
 
 
 def moved(

@@ -186,6 +186,7 @@ TABLES |= {
     "RandomRotation": {"degrees": [5, 0, 10], "fill": 0},
     "ElasticDeformation": {"magnitude": 2, "grid": 10},
 }
+TABLES |= {"RandAugmentMoves": {"operations": 3, "magnitude": 4}}
 TABLES |= {"PadAndCrop": {"padding": 3, "fill": 0}}
 TABLES |= {"Mosaic": {"height": 8, "width": 9, "center": [0.4, 0.6]}}
 TABLES |= {"RandomCropImage": {"area_range": [0.5, 1]}, "SsdRandomCrop": {}}
