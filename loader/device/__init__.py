@@ -24,6 +24,7 @@ from halofeed.loader.device.photometric import (
     Normalization,
     Saturation,
 )
+from halofeed.loader.device.rand_augment import RandAugmentColors
 from halofeed.system.arguments import explains_fields
 
 AUGMENTATIONS: dict[str, type[DeviceAugmentation]] = {
@@ -38,6 +39,7 @@ AUGMENTATIONS: dict[str, type[DeviceAugmentation]] = {
         GaussianNoise,
         HUWindow,
         BiasField,
+        RandAugmentColors,
     )
 }
 """Augmentations by their names in configurations."""

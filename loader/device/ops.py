@@ -69,6 +69,14 @@ class Ops(abc.ABC):
         """Sum along an axis, which keeps size 1."""
 
     @abc.abstractmethod
+    def least(self, image: DeviceArray) -> DeviceArray:
+        """Return the minimum over the axes between batch and channel, which keep size 1."""
+
+    @abc.abstractmethod
+    def greatest(self, image: DeviceArray) -> DeviceArray:
+        """Return the maximum over the axes between batch and channel, which keep size 1."""
+
+    @abc.abstractmethod
     def if_any(
         self, chosen: DeviceArray, change: Callable[[DeviceArray], DeviceArray], image: DeviceArray
     ) -> DeviceArray:
@@ -98,6 +106,10 @@ def ops_of(array: DeviceArray) -> Ops:
     'JaxOps'
     """
     return tensorflow_ops() if type(array).__module__.startswith("tensorflow.") else jax_ops()
+
+
+def _space(image: DeviceArray) -> tuple[int, ...]:
+    return tuple(range(1, len(image.shape) - 1))
 
 
 class JaxOps(Ops):
@@ -132,6 +144,12 @@ class JaxOps(Ops):
 
     def sum(self, array: DeviceArray, axis: int) -> DeviceArray:
         return self._jnp.sum(array, axis=axis, keepdims=True)
+
+    def least(self, image: DeviceArray) -> DeviceArray:
+        return self._jnp.min(image, axis=_space(image), keepdims=True)
+
+    def greatest(self, image: DeviceArray) -> DeviceArray:
+        return self._jnp.max(image, axis=_space(image), keepdims=True)
 
     def if_any(
         self, chosen: DeviceArray, change: Callable[[DeviceArray], DeviceArray], image: DeviceArray
@@ -181,6 +199,12 @@ class TensorFlowOps(Ops):
 
     def sum(self, array: DeviceArray, axis: int) -> DeviceArray:
         return self._tf.reduce_sum(array, axis=axis, keepdims=True)
+
+    def least(self, image: DeviceArray) -> DeviceArray:
+        return self._tf.reduce_min(image, axis=_space(image), keepdims=True)
+
+    def greatest(self, image: DeviceArray) -> DeviceArray:
+        return self._tf.reduce_max(image, axis=_space(image), keepdims=True)
 
     def if_any(
         self, chosen: DeviceArray, change: Callable[[DeviceArray], DeviceArray], image: DeviceArray

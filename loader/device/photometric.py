@@ -88,7 +88,7 @@ class Contrast(DeviceAugmentation):
         return pixels.image + (pixels.image - pixels.mean()) * (draw.between(self.factor, 1) - 1)
 
 
-class _OfColor(DeviceAugmentation):
+class OfColor(DeviceAugmentation):
     """Base class of changes that need red, green and blue."""
 
     def check(self, channels: int, stored: str) -> None:
@@ -100,7 +100,7 @@ class _OfColor(DeviceAugmentation):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Saturation(_OfColor):
+class Saturation(OfColor):
     """Scales the difference of each color from the gray of equal brightness by `factor`; 0 gives gray."""
 
     least: ClassVar = {"factor": 0}
@@ -111,7 +111,7 @@ class Saturation(_OfColor):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Hue(_OfColor):
+class Hue(OfColor):
     """Rotates colors around gray by an angle in degrees; brightness stays (in the YIQ color space)."""
 
     least: ClassVar = {"degrees": -math.inf}
