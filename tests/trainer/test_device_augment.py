@@ -139,6 +139,7 @@ def test_a_resumed_run_draws_what_the_whole_one_drew_also_of_an_earlier_version(
         run(config_of(device_augment=()), folder, out=tmp_path / "run")
 
 
+@pytest.mark.long
 def test_images_are_mixed_for_tasks_whose_loss_takes_mixed_classes_alone():
     config = TrainConfig(device_augment=({"name": "BatchMix"},), model="classifier")
     several = dataclasses.replace(FACTS, multi_label=True)

@@ -38,6 +38,7 @@ def converted(folder: Path, most: int = 3, **options: Any) -> Any:
     return pictures, run_convert(source, folder / "out", **given)
 
 
+@pytest.mark.long
 def test_a_run_learns_measures_predicts_and_draws_several_classes(tmp_path):
     pictures, done = converted(tmp_path)
     data, out = str(done.folder), str(tmp_path / "run")

@@ -82,6 +82,7 @@ def test_weights_have_the_distribution_of_beta(alpha):
     np.testing.assert_allclose(quantiles, expected, atol=1e-5)
 
 
+@pytest.mark.long
 def test_rows_that_do_not_count_are_not_mixed_into_others():
     valid = np.array([True, False, True, True, False, True, True, True])
     batch = batch_of(labels=np.eye(8, dtype=np.uint8), valid=valid)
@@ -93,6 +94,7 @@ def test_rows_that_do_not_count_are_not_mixed_into_others():
     np.testing.assert_array_equal(found["partner_labels"], np.roll(np.eye(8), 1, axis=0))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("parts", [("a", "b"), (("a", "b"),)])
 def test_images_split_over_cores_and_replicas_are_mixed_alike(parts):
     batch = batch_of((8, 16, 12, 3))
@@ -107,6 +109,7 @@ def test_images_split_over_cores_and_replicas_are_mixed_alike(parts):
     assert not re.search(r"\b(all-gather|all-to-all)(-start)?\(", program.as_text())
 
 
+@pytest.mark.long
 def test_tensorflow_mixes_the_same():
     batch = batch_of()
     theirs = augment_on_device({key: tf.constant(value) for key, value in batch.items()}, [BOTH], seed=SEED)
@@ -114,6 +117,7 @@ def test_tensorflow_mixes_the_same():
         np.testing.assert_allclose(theirs[key].numpy(), value, atol=2e-3)
 
 
+@pytest.mark.long
 def test_what_cannot_be_mixed_says_why():
     boxes = batch_of(boxes=np.zeros((8, 2, 4), np.float32))
     del boxes["label"]

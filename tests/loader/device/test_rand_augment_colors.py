@@ -58,6 +58,7 @@ def test_each_operation_is_that_of_pillow():
     assert {name for name, _ in seen} == set(CHANGES)
 
 
+@pytest.mark.long
 def test_padding_stays_and_gives_nothing():
     size = np.tile(np.array([[7, 10]], np.int32), (COUNT, 1))
     batch = batch_of(size=size)
@@ -69,6 +70,7 @@ def test_padding_stays_and_gives_nothing():
     )
 
 
+@pytest.mark.long
 def test_an_image_split_over_cores_and_tensorflow_give_the_same():
     several = RandAugmentColors(operations=3)
     batch = batch_of((16, 16, 12, 3))
