@@ -261,7 +261,7 @@ def train_on(data: Path, steps: int) -> Any:
         partition="image=1,4,1,1",
     )
     opened = open_data(
-        config, data, "train", lambda facts: build_task(facts, config.task_options, config.task)
+        config, data, "train", lambda facts: build_task(facts, config.options_of_task, config.task)
     )
     return train(config, replace(opened, evaluation=None), stream=io.StringIO())
 

@@ -322,7 +322,7 @@ def _request(parsed: argparse.Namespace) -> Request:
     # Only the shapes of one record are read; the plan sets the batch of each split itself.
     one = config if parsed.images_per_replica is None else config.changed(batch_size=1)
     data = open_data(
-        one, parsed.data, parsed.split, lambda facts: build_task(facts, config.task_options, config.task)
+        one, parsed.data, parsed.split, lambda facts: build_task(facts, config.options_of_task, config.task)
     )
     assert isinstance(data.batches, Loader)
     arrays = {

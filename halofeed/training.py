@@ -384,7 +384,7 @@ def _train(parsed: argparse.Namespace, config: TrainConfig, name: str) -> int:
         split, config = _with_fold(config, parsed.path, parsed.fold, split)
         name = f"{name}-fold{parsed.fold}"
     data = open_data(
-        config, parsed.path, split, lambda facts: build_task(facts, config.task_options, config.task)
+        config, parsed.path, split, lambda facts: build_task(facts, config.options_of_task, config.task)
     )
     parsed.out = parsed.out or str(Path("runs") / f"{data.description['data_name']}-{name}")
     folder = Path(parsed.out)

@@ -32,6 +32,7 @@ from halofeed.prep.formats.region.region_formats import open_regions
 from halofeed.prep.formats.volume_formats import open_mask
 from halofeed.prep.geometry.orientation import plan_onto
 from halofeed.prep.sources.files import LocalFiles
+from halofeed.prep.voxels.masks import draw_mask
 from halofeed.prep.voxels.resample import apply_mask
 from halofeed.schemas import keys
 from halofeed.schemas.fields import Field
@@ -232,10 +233,13 @@ ReadPrediction = Callable[[PredictedSource, ShownSource], ExampleArrays]
 
 def _predicted_boxes(facts: PredictionFacts) -> ReadPrediction:
     found: dict[int, list[tuple[float, ...]]] = {}
+    masks: dict[int, list[dict[str, Any]]] = {}
     for entry in json.loads(load_text(facts.folder / str(facts.document["detections"]), "utf-8")):
         left, top, width, height = entry["bbox"]
         box = (top, left, top + height, left + width)
         found.setdefault(entry["image_id"], []).append((*box, entry["category_id"], entry["score"]))
+        if "segmentation" in entry:
+            masks.setdefault(entry["image_id"], []).append(entry["segmentation"])
 
     def predicted(source: PredictedSource, shown: ShownSource) -> ExampleArrays:
         rows = np.array(found.get(source.id, []), np.float64).reshape(-1, 6)
@@ -243,9 +247,27 @@ def _predicted_boxes(facts: PredictionFacts) -> ReadPrediction:
             "predicted_boxes": boxes_on(shown, rows[:, :4]),
             "predicted_classes": rows[:, 4].astype(np.int64),
             "predicted_scores": rows[:, 5],
+            **_predicted_objects(masks.get(source.id, []), rows[:, 5], shown),
         }
 
     return predicted
+
+
+def _predicted_objects(
+    masks: Sequence[Mapping[str, Any]], scores: NDArray[np.float64], shown: ShownSource
+) -> ExampleArrays:
+    """Return the number of the object, from 1, with the highest score at each pixel; nothing for a model of boxes."""
+    if not masks or len(masks) != len(scores):
+        return {}
+    height, width = masks[0]["size"]
+    numbers = np.zeros((height, width), np.uint16)
+    for place in np.argsort(scores, kind="stable").tolist():
+        numbers[draw_mask(masks[place], (height, width)) > 0] = place + 1
+
+    def at(rows: NDArray[np.int64], columns: NDArray[np.int64]) -> NDArray[Any]:
+        return np.asarray(numbers[np.ix_(rows.clip(0, height - 1), columns.clip(0, width - 1))])
+
+    return {"predicted_objects": _classes_on(shown, at)}
 
 
 _LAST_CHOSEN = ("classes", "probability")

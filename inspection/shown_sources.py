@@ -23,6 +23,7 @@ from halofeed.inspection.stored_records import (
     spacing_of,
     stored_image,
 )
+from halofeed.inspection.stored_values import decode_stored
 from halofeed.prep.geometry.resize import apply_to_boxes
 from halofeed.prep.geometry.scan import Grid
 from halofeed.prep.geometry.volume_plan import triple
@@ -301,11 +302,29 @@ def _true_boxes(features: Sequence[Decoded], shown: ShownSource, manifest: Manif
         corners = found[:, :4] * np.tile(sides / np.array(shown.shape[-2:]), 2)
     return {
         **_ignored_regions(features, shown, manifest),
+        **({} if is_tiled else _true_objects(features[0], shown, manifest)),
         "truth_boxes": corners,
         "truth_classes": found[:, 4].astype(np.int64),
         "truth_is_crowd": found[:, 5] > 0,
         "truth_num_boxes": np.array(len(found)),
     }
+
+
+def _true_objects(features: Decoded, shown: ShownSource, manifest: Manifest) -> ExampleArrays:
+    """Return the number of the object, from 1, that each pixel of a picture shows; nothing without masks."""
+    files = features.get(keys.OBJECT_MASK)
+    if not isinstance(files, list) or not files:
+        return {}
+    height, width = shown.shape[-2:]
+    rows, columns = manifest.field("image").shape[-3:-1]
+    numbers = np.zeros((height, width), np.uint16)
+    # As in predictions, the first of several objects is in front.
+    for number in range(len(files), 0, -1):
+        mask = decode_stored(files[number - 1], "png", (rows, columns))
+        if mask is None or mask.shape[0] < height or mask.shape[1] < width:
+            raise ValueError(f"mask {number} is no PNG of one channel and the picture's size")
+        numbers[mask[:height, :width, 0] > 0] = number
+    return {"truth_objects": numbers}
 
 
 def _ignored_regions(features: Sequence[Decoded], shown: ShownSource, manifest: Manifest) -> ExampleArrays:

@@ -27,6 +27,7 @@ from halofeed.loader.batch import (
     EPOCH,
     ID,
     LABELLED,
+    OBJECT_MAP,
     SIZE,
     VALID,
     ArraySpec,
@@ -84,6 +85,8 @@ def _chosen_fields(manifest: Manifest, include: Sequence[str]) -> list[Field]:
     """Return the fields of batches; raise UsageError for a name in `include` that no field has."""
     # Kinds that pad around the image have a stored field for its extent.
     made = {EPOCH} if manifest.kind.pads_around else {EPOCH, SIZE}
+    if any(field.encoding == "png_list" for field in manifest.fields):
+        made.add(OBJECT_MAP)
     known = {field.name for field in manifest.fields} | made
     if unknown := [name for name in include if name not in known]:
         optional = {field.name for field in manifest.fields if field.optional}
@@ -96,7 +99,9 @@ def _chosen_fields(manifest: Manifest, include: Sequence[str]) -> list[Field]:
 def _further_fields(manifest: Manifest, fields: Sequence[Field], content: BatchContent) -> Iterator[Field]:
     """Yield the fields that augmentations use and batches do not have."""
     for field in manifest.fields:
-        if field.name == CORNERS and content.uses_corners and field not in fields:
+        is_mask = field.encoding == "png_list" and OBJECT_MAP in content.include
+        is_corners = field.name == CORNERS and content.uses_corners
+        if (is_mask or is_corners) and field not in fields:
             yield field
 
 
@@ -175,6 +180,7 @@ class Assembler:
         # The complete image goes directly into the batch: raw fields as stored, files as decoded.
         self._is_direct = self._is_complete and not self._augmentations
         self._as_stored = _keys_as_stored(self._grid) if self._is_direct else {}
+        further = [*_further_fields(manifest, self._fields, content)]
         self._reader = RecordReader(
             manifest,
             self._fields,
@@ -182,7 +188,7 @@ class Assembler:
             # The id is in the index, and raw values are read or copied as bytes.
             parsed=[
                 *(field for field in self._fields if field.name != ID and not field.is_array),
-                *_further_fields(manifest, self._fields, content),
+                *further,
             ],
             as_stored=self._as_stored,
             needs_extent=bool(self._augmentations) or not {SIZE, EXTENT}.isdisjoint(content.include),
@@ -467,6 +473,8 @@ class Assembler:
         self._write_fields(batch, row, example, reads)
         if SIZE in batch:
             batch[SIZE][row] = example.view.shape
+        if OBJECT_MAP in batch:
+            _write_object_map(example, _are_regions(concatenate_lists(reads), example.objects), batch, row)
         batch[VALID][row] = True
         return reads
 
@@ -628,6 +636,35 @@ class Assembler:
         height, width = example.view.shape
         for mask, source in zip(out, example.objects.masks, strict=False):
             copy_view(example.view, source, mask[:height, :width])
+
+
+def _write_object_map(example: Example, is_region: NDArray[np.bool_], batch: Batch, row: int) -> None:
+    """Write the number of the box, from 1, whose object each pixel shows; 0 is the background.
+
+    Where objects overlap, the one with fewer pixels is shown, the first of equal ones. A larger one would hide it, as
+    the plate hides a fork. Objects beyond the last box of the batch are left out, as their boxes are.
+    """
+    out = batch[OBJECT_MAP][row]
+    out[...] = 0
+    height, width = example.view.shape
+    shown, scratch = out[:height, :width], np.empty((height, width), np.uint8)
+    # Pixels of the object that is shown; every object has fewer than the background.
+    pixels = [math.inf]
+    masks = [mask for mask, left_out in zip(example.objects.masks, is_region, strict=False) if not left_out]
+    for number, mask in enumerate(masks[: len(batch[BOXES][row])], 1):
+        copy_view(example.view, mask, scratch)
+        rows, columns = _bounds_of(scratch)
+        inside, part = scratch[rows, columns] > 0, shown[rows, columns]
+        pixels.append(float(np.count_nonzero(inside)))
+        part[inside & (np.array(pixels)[part] > pixels[-1])] = number
+
+
+def _bounds_of(mask: NDArray[np.uint8]) -> tuple[slice, slice]:
+    """Return the rows and columns of a mask that are not all 0."""
+    rows, columns = (np.flatnonzero(mask.any(axis)) for axis in (1, 0))
+    if not len(rows):
+        return slice(0), slice(0)
+    return slice(int(rows[0]), int(rows[-1]) + 1), slice(int(columns[0]), int(columns[-1]) + 1)
 
 
 def _are_regions(lists: ObjectLists, objects: Objects) -> NDArray[np.bool_]:

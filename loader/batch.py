@@ -24,6 +24,8 @@ from halofeed.system.errors import UsageError
 from halofeed.system.memory import process_memory
 
 ID, SIZE, COUNT, VALID = "id", "size", "num_boxes", "valid"
+OBJECT_MAP = "object_map"
+"""Array that is made of `masks`: uint16 [height, width], the number of the box that a pixel shows, from 1."""
 LABELS, LABELLED, EPOCH = "labels", "labelled", "epoch"
 PADDING_ID = -1
 """The id of a row that is not valid."""
@@ -66,6 +68,8 @@ def array_specs(
         spec[EPOCH] = ArraySpec(shape=(), dtype=np.dtype(np.int32))
     if SIZE in include:
         spec[SIZE] = ArraySpec(shape=(2,), dtype=np.dtype(np.int32))
+    if OBJECT_MAP in include:
+        spec[OBJECT_MAP] = ArraySpec(shape=frame, dtype=np.dtype(np.uint16))
     spec[VALID] = ArraySpec(shape=(), dtype=np.dtype(np.bool_))
     return spec
 

@@ -118,6 +118,9 @@ class Loader(Stream):
             in pixels from the corner of the first pixel. `affine`, float32 [batch, 4, 4], maps a voxel's center to the
             patient in millimeters: [x, y, z, 1] = affine @ [depth, height, width, 1]. `extent`, int32 [batch, 2, 3], is
             the first voxel that shows the scan, and the one after the last; the rest of a volume or clip is padding.
+            For objects with masks also `object_map`, uint16 [batch, height, width], which follows all augmentations:
+            the number of the box, from 1, whose object a pixel shows, 0 for none. Where objects overlap, it is the one
+            with fewer pixels. It takes 2 bytes a pixel, and `masks` one a pixel for each of `max_boxes`.
         concurrent_reads: number of concurrent requests to an address.
         decode: JPEG decoding: "accurate" uses libjpeg's slow integer transform and smooth upsampling. "fast" differs by
             some levels and decodes more images per second (docs/loading.md says how many).

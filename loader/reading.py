@@ -128,7 +128,8 @@ class RecordReader:
         self._image, self._axes = known[IMAGE], len(manifest.kind.axes)
         self.label = next((field for field in fields if is_label_map(field)), None)
         self._label_ids = np.array(sorted(manifest.labels), np.int64)
-        self._masks = next((field for field in fields if field.encoding == "png_list"), None)
+        # An object map needs masks that the batch may not hold.
+        self._masks = next((field for field in parsed if field.encoding == "png_list"), None)
         self._augments, self._as_stored = bool(content.augmentations), as_stored
         # A partner's bytes must outlive the read of the next one; see `StoredRecord.features`.
         self._outlives, self._decodes_fast = content.combines, content.decodes_fast

@@ -289,6 +289,20 @@ class TrainConfig:
             for table in self.augment
         ]
 
+    @property
+    def has_mask_head(self) -> bool:
+        """Return whether the model predicts a mask of each object."""
+        return bool(self.model_options.get("mask_head", False))
+
+    @property
+    def options_of_task(self) -> dict[str, Any]:
+        """Return `task_options` with those that follow from the model.
+
+        >>> TrainConfig(model_options={"mask_head": True}, task_options={"alpha": 0.75}).options_of_task
+        {'masks': True, 'alpha': 0.75}
+        """
+        return {**({"masks": True} if self.has_mask_head else {}), **self.task_options}
+
     def parsed_partition(self) -> Partition:
         """Return the partition that `cores_per_replica` and `partition` describe.
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from halofeed.loader import Loader
 from halofeed.loader.augment import build_augmentations
-from halofeed.loader.batch import PADDING_ID, split_id
+from halofeed.loader.batch import OBJECT_MAP, PADDING_ID, split_id
 from halofeed.loader.device import check_device_augmentations, device_keys
 from halofeed.loader.mesh_batches import mesh_specs, place_batch
 from halofeed.loader.sampler import RepeatFactor
@@ -35,6 +35,9 @@ from halofeed.trainer.task import (
     data_facts,
 )
 from halofeed.trainer.training_setup import device_augmentations
+
+MASKS = "masks"
+"""Field of the objects' masks."""
 
 
 def tiles_in_order(metadata: SplitMetadata) -> list[int]:
@@ -160,10 +163,14 @@ def open_data(
         task_of: function that builds the `Task`, which names the optional fields for evaluation.
 
     Raises:
-        UsageError: a split, an augmentation or the batch size is invalid, or classes overlap.
+        UsageError: a split, an augmentation or the batch size is invalid, classes overlap, or a mask head has no masks
+            to learn from.
     """
     manifest = read_manifest(path)
     check_no_class_overlap(manifest)
+    maps_objects = config.has_mask_head
+    if maps_objects:
+        check_masks(manifest)
     options: dict[str, Any] = {
         "path": path,
         "split": split,
@@ -171,7 +178,10 @@ def open_data(
         "seed": config.seed,
         "augment": build_augmentations(config.loader_augment()),
         "draw_by": draws_of(config),
-        "include": device_keys(manifest) if config.device_augment else (),
+        "include": (
+            *(device_keys(manifest) if config.device_augment else ()),
+            *([OBJECT_MAP] if maps_objects else []),
+        ),
     }
     loader = Loader(**options)
     image = loader.row_spec["image"]
@@ -210,6 +220,26 @@ def draws_of(config: TrainConfig) -> str | RepeatFactor | None:
     if config.draw_by == REPEAT_FACTOR:
         return RepeatFactor(threshold=config.repeat_threshold)
     return config.draw_by or None
+
+
+def check_masks(manifest: Manifest) -> None:
+    """Raise UsageError for a data set that a model with a mask head cannot learn: without masks, or of tiles."""
+    known = {field.name for field in manifest.fields}
+    if MASKS not in known:
+        raise UsageError(
+            f"{manifest.name}: model.mask_head needs the objects' masks, which the data set lacks; convert it with "
+            "--masks, or pass --set model.mask_head=false"
+        )
+    check_no_tiles(manifest)
+
+
+def check_no_tiles(manifest: Manifest) -> None:
+    """Raise UsageError for tiles of pictures: the masks of an object that several tiles show are not joined."""
+    if any(field.name == "tile" for field in manifest.fields):
+        raise UsageError(
+            f"{manifest.name}: its pictures are tiles, and model.mask_head does not join masks of tiles; convert it "
+            "without --fit tiles, or pass --set model.mask_head=false"
+        )
 
 
 def evaluation_loader(path: str | Path, split: str, batch_size: int, task: TrainingTask) -> Loader:

@@ -83,6 +83,8 @@ class CocoMetrics:
         self._detections: list[NDArray[np.float64]] = []
         self._truth: list[NDArray[np.float64]] = []
         self._confusion = np.zeros((len(labels), len(labels)), np.int64)
+        self.kept: list[NDArray[np.int64]] = []
+        """Numbers of the detections of each picture that count, among those of its row."""
 
     def update(self, predictions: Host, truth: Host) -> NDArray[np.float64]:
         """Add the valid rows of a batch.
@@ -104,7 +106,7 @@ class CocoMetrics:
         scores = np.full(len(valid), np.nan)
         for row in np.flatnonzero(valid).tolist():
             self._ids.append(int(join_id(truth["id"][row])) if "id" in truth else len(self._ids))
-            placement = _source_of(predictions["image_size"][row], truth, row)
+            placement = placement_of(predictions["image_size"][row], truth, row)
             detections, boxes = (
                 _columns(len(self._ids), arrays, row, int(arrays[count][row]), placement, extra)
                 for arrays, count, extra in (
@@ -113,7 +115,9 @@ class CocoMetrics:
                 )
             )
             # Boxes in the padding have no area on the source, and detections.json leaves them out too.
-            detections = detections[np.all(detections[:, 2:4] < detections[:, 4:6], axis=1)]
+            has_area = np.all(detections[:, 2:4] < detections[:, 4:6], axis=1)
+            self.kept.append(np.flatnonzero(has_area))
+            detections = detections[has_area]
             detections[:, _SCORE] = np.round(detections[:, _SCORE], SCORE_DECIMALS)
             area = boxes[:, _AREA] * abs(np.linalg.det(placement[0][:, :2]))
             boxes[:, _AREA] = np.round(area, AREA_DECIMALS)
@@ -147,23 +151,20 @@ class CocoMetrics:
         Sizes are in pixels of the source. `confused` lists objects that no detection of their class matches, but one of
         another class (score of 0.3 or more, IoU of 0.5 or more), as `confused_pairs`.
         """
-        stats, precision = self._evaluate()
         return {
-            **{name: _number(value) for name, value in zip(COCO_METRICS, stats, strict=True)},
+            **coco_numbers(*self._evaluate(), self.labels),
             "examples": len(self._ids),
-            "AP": {label: _mean(precision[:, :, index]) for index, label in enumerate(self.labels)},
-            "AP@0.5": {label: _mean(precision[0, :, index]) for index, label in enumerate(self.labels)},
             "confused": confused_pairs(self._confusion, self.labels),
         }
 
-    def _evaluate(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    def _evaluate(self, kind: str = "bbox") -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Return the twelve numbers and the precisions [IoU threshold, recall, class]; -1 without anything to count."""
         sides = self._sides()
         # pycocotools prints its progress and tables.
         with contextlib.redirect_stdout(io.StringIO()):
             from pycocotools.cocoeval import COCOeval
 
-            evaluation = COCOeval(*sides, iouType="bbox")
+            evaluation = COCOeval(*sides, iouType=kind)
             evaluation.evaluate()
             evaluation.accumulate()
             evaluation.summarize()
@@ -197,11 +198,28 @@ class CocoMetrics:
         return sides
 
 
+def coco_numbers(
+    stats: NDArray[np.float64], precision: NDArray[np.float64], labels: Sequence[str]
+) -> dict[str, Any]:
+    """Return `COCO_METRICS` by name (None without anything to count), and `AP` and `AP@0.5` by class.
+
+    Args:
+        stats: the twelve numbers of pycocotools; -1 without anything to count.
+        precision: precisions [IoU threshold, recall, class].
+        labels: names of the classes.
+    """
+    return {
+        **{name: _number(value) for name, value in zip(COCO_METRICS, stats, strict=True)},
+        "AP": {label: _mean(precision[:, :, index]) for index, label in enumerate(labels)},
+        "AP@0.5": {label: _mean(precision[0, :, index]) for index, label in enumerate(labels)},
+    }
+
+
 _Placement = tuple[NDArray[np.float64], Sequence[int], Sequence[int]]
 """Transform, image size and source size of `boxes_in_source`."""
 
 
-def _source_of(image_size: NDArray[Any], truth: Host, row: int) -> _Placement:
+def placement_of(image_size: NDArray[Any], truth: Host, row: int) -> _Placement:
     """Return how one row's image is placed in its source picture."""
     if not {"transform", "source_height", "source_width"} <= set(truth):
         return np.eye(2, 3), image_size.tolist(), image_size.tolist()
@@ -368,12 +386,12 @@ class WholeCocoMetrics(CocoMetrics):
         renamed = {"AR@100": "AR@all"}
         return {renamed.get(name, name): value for name, value in super().result().items()}
 
-    def _evaluate(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    def _evaluate(self, kind: str = "bbox") -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         with contextlib.redirect_stdout(io.StringIO()):
             from pycocotools.cocoeval import COCOeval
 
             sparse = type("SparseCocoEval", (SparseMatching, COCOeval), {})
-            evaluation = sparse(*self._sides(), iouType="bbox")
+            evaluation = sparse(*self._sides(), iouType=kind)
             most = max((len(rows) for rows in self._detections), default=0)
             evaluation.params.maxDets = [1, 10, max(100, most)]
             evaluation.evaluate()

@@ -1,7 +1,8 @@
 """Prediction of a split by a trained model, written on the grid of the source files.
 
 OUT/predictions.json    run, data set (or the path of new files) and list of files
-OUT/detections.json     detection: COCO results in pixels of the source, with categories.json
+OUT/detections.json     detection: COCO results in pixels of the source, with categories.json; of a model with a mask
+                        head each has run lengths in `segmentation`
 OUT/KEY.nii.gz, .png    segmentation: class indices on the grid of the source scan or picture; of nnU-Net's cases
                         CASE_0000, CASE.nii.gz, as nnU-Net names labels
 OUT/KEY.tif             the same for a picture of tiles with more than 89 million pixels
@@ -19,7 +20,7 @@ import csv
 import json
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -44,6 +45,7 @@ from halofeed.trainer.detection.merge_tiles import MergeRule
 from halofeed.trainer.geojson_predictions import PredictedLabels, PredictedObjects, write_geojson
 from halofeed.trainer.loaded_run import LoadedRun
 from halofeed.trainer.mask_rule import MaskRule
+from halofeed.trainer.object_masks import MaskPlacement, predicted_masks
 from halofeed.trainer.picture_bands import BandBlender, BandLabels
 from halofeed.trainer.record_metadata import RecordMetadata, SplitMetadata
 from halofeed.trainer.run_folder import Run, write_json
@@ -180,7 +182,8 @@ def predict_batches(
             `valid`, bool [batch], are used. Every record of the split must occur once, in any order. Predictions are
 
             - detection: `boxes` [batch, n, 4] as shares of the image (ymin, xmin, ymax, xmax), `classes` int [batch, n]
-              from 1, `scores` [batch, n] and `num_detections` [batch];
+              from 1, `scores` [batch, n] and `num_detections` [batch]; with masks also `masks` uint8 [batch, n, rows,
+              columns], 255 times the probability at every `mask_stride`-th pixel, and `mask_stride` int [batch];
             - classification: `probabilities` [batch, class] and `label` [batch], or `labels` [batch, class] of 0 and 1
               where an image may have several classes (`facts.multi_label`);
             - segmentation: `probabilities` [batch, ..., class] or `label` [batch, ...] on the image's grid. Tiles in
@@ -323,10 +326,37 @@ class DetectionWriter(PredictionWriter):
             row["boxes"][:count], record.numbers["transform"], self._size, record.source_size
         )
         classes, scores = row["classes"][:count], row["scores"][:count]
+        entries = coco_results(record.id, boxes, classes, scores)
         self._write(
-            record.id, record.source, record.source_size, coco_results(record.id, boxes, classes, scores)
+            record.id, record.source, record.source_size, self._with_masks(entries, boxes, record, row)
         )
         return True
+
+    def _with_masks(
+        self,
+        entries: list[dict[str, Any]],
+        boxes: NDArray[np.float64],
+        record: RecordMetadata,
+        row: PredictionRow,
+    ) -> Iterator[dict[str, Any]]:
+        """Yield the entries of `coco_results`, with run lengths in `segmentation` where the model predicts masks."""
+        if "masks" not in row:
+            yield from entries
+            return
+        placement = MaskPlacement(
+            transform=np.asarray(record.numbers["transform"], np.float64).reshape(2, 3),
+            image_size=(self._size[0], self._size[1]),
+            source_size=record.source_size,
+        )
+        stride = int(row["mask_stride"])
+        # `coco_results` leaves out boxes of no area.
+        with_area = np.flatnonzero(np.all(boxes[:, :2] < boxes[:, 2:], axis=1))
+        for entry, number in zip(entries, with_area.tolist(), strict=True):
+            # A mask takes longer than the rest, and boxes below the score are not written.
+            if entry["score"] >= self._options.min_score:
+                (mask,) = predicted_masks(row["masks"][number][None], stride, placement)
+                entry["segmentation"] = mask
+            yield entry
 
     def _write(
         self, picture_id: int, source: str, size: tuple[int, int], entries: Iterable[dict[str, Any]]

@@ -68,7 +68,10 @@ def build_training_setup(config: TrainConfig, facts: DataFacts, mesh: Mesh | Non
     if "image" in partition.dims:
         shape = (config.batch_size, *facts.image_shape)
         replace(partition, dims={"image": partition.dims["image"]}).resolve({"image": shape})
-    task, augment = build_task(facts, config.task_options, config.task), tuple(device_augmentations(config))
+    task, augment = (
+        build_task(facts, config.options_of_task, config.task),
+        tuple(device_augmentations(config)),
+    )
     check_mixing(augment, task, config.task or facts.task)
     return TrainingSetup(
         build=builder(model, task, facts, config.model_options),

@@ -75,6 +75,7 @@ class ExampleBoxes:
         scores: float64 [boxes]; 1 for the truth.
         crowd: whether a box covers a group of objects, bool [boxes].
         regions: ignored regions, in which no prediction is wrong, float64 [region, 4].
+        numbers: numbers of these boxes in the arrays of the example, from 1, int64 [boxes]; None if they are in order.
     """
 
     corners: NDArray[np.float64]
@@ -82,6 +83,7 @@ class ExampleBoxes:
     scores: NDArray[np.float64]
     crowd: NDArray[np.bool_]
     regions: NDArray[np.float64] = field(default_factory=lambda: np.zeros((0, 4)))
+    numbers: NDArray[np.int64] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -189,7 +191,23 @@ class RunExample:
             classes=classes[order].astype(np.int64),
             scores=np.nan_to_num(scores[order]),
             crowd=np.zeros(count, bool),
+            numbers=order + 1,
         )
+
+    def objects(self, side: str, numbers: Sequence[int], ranks: Sequence[int]) -> str | None:
+        """Draw the masks of objects of the "truth" or as "predicted"; None if the example has none.
+
+        Args:
+            side: "truth" or "predicted".
+            numbers: numbers of the objects to draw, as the array `..._objects` [row, column] has them.
+            ranks: color number of each of them.
+        """
+        if f"{side}_objects" not in self.arrays:
+            return None
+        shown = self.array(f"{side}_objects", (None, None)).astype(np.int64)
+        drawn = np.where(np.isin(shown, list(numbers)), shown, 0)
+        height, width = self.image.shape[-3:-1]
+        return overlay(drawn, dict(zip(numbers, ranks, strict=True)), (height, width))
 
 
 _NO_BOXES = ExampleBoxes(
@@ -387,6 +405,7 @@ def _detection(facts: LabelFacts, example: RunExample, side: int) -> DrawnExampl
         **picture,
         alt=f"{alt} its annotated boxes: {counted}",
         caption=f"truth, {plural(len(names), 'box', 'boxes')}",
+        mask=_drawn_masks(facts, example, "truth", truth, len(names)),
         boxes=[
             *lay_out_regions(truth.regions, picture["size"]),
             *_placed_boxes(facts, truth, names, picture["size"], missed),
@@ -396,6 +415,7 @@ def _detection(facts: LabelFacts, example: RunExample, side: int) -> DrawnExampl
         **picture,
         alt=f"{alt} the predicted boxes: {', '.join(scored) or 'none'}",
         caption=f"predicted, {plural(matches.shown, 'box', 'boxes')}{left_out}",
+        mask=_drawn_masks(facts, example, "predicted", predicted, matches.shown),
         # Without a truth no box is wrong, and dashes mean wrong boxes.
         boxes=_placed_boxes(
             facts, predicted, scored, picture["size"], ~matches.right & np.bool_(example.is_labelled)
@@ -405,6 +425,16 @@ def _detection(facts: LabelFacts, example: RunExample, side: int) -> DrawnExampl
         remarks = [f"all scores are below {example.min_score:g}"] if matches.weak and scored else []
         return DrawnExample(rows=[("", (right,))], kind="pair alone", remarks=remarks)
     return DrawnExample(rows=[("", (left, right))], remarks=_box_remarks(truth, matches, example.min_score))
+
+
+def _drawn_masks(
+    facts: LabelFacts, example: RunExample, side: str, boxes: ExampleBoxes, count: int
+) -> str | None:
+    """Draw the masks of the first boxes in the colors of their classes."""
+    numbers = np.arange(1, count + 1) if boxes.numbers is None else boxes.numbers[:count]
+    return example.objects(
+        side, numbers.tolist(), [facts.rank(label) for label in boxes.classes[:count].tolist()]
+    )
 
 
 def _box_remarks(truth: ExampleBoxes, matches: BoxMatches, min_score: float) -> list[str]:

@@ -49,6 +49,7 @@ _SHOWN_MISTAKES = 8
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 _METRIC_MEANINGS = {
     "mAP": "area under the precision-recall curve, mean over classes and over IoU thresholds 0.5 to 0.95",
+    "mask mAP": "the same of masks: the IoU is that of their pixels",
     "accuracy": "share of examples with the right class",
     "dice": "2 × overlap of truth and prediction, divided by the sum of both; mean over classes",
     "hausdorff95_mm": "95th percentile of the distance between the surfaces; lower is better",

@@ -154,7 +154,8 @@ class Case:
         """On one device, all of it in one precision."""
         facts = self.facts()
 
-        task = build_task(facts, self.task_options)
+        config = TrainConfig(model_options=self.model_options, task_options=self.task_options)
+        task = build_task(facts, config.options_of_task)
         built = builder(MODELS[self.model], task, facts, self.model_options)
 
         def build(layers: Layers) -> nnx.Module:
@@ -187,6 +188,8 @@ class Case:
             batch["labelled"] = np.arange(self.batch_size) != 2
         else:
             batch |= _boxes(generator, self.batch_size, self.classes)
+            if self.model_options.get("mask_head"):
+                batch["object_map"] = _object_map(batch, shape[1:3])
         return batch
 
 
@@ -362,6 +365,17 @@ def _boxes(generator: np.random.Generator, rows: int, classes: int) -> Arrays:
         "is_crowd": given & (np.arange(MAX_BOXES) == 3),
         "area": np.where(given, 1e4 * sides.prod(-1), 0).astype(np.float32),
     }
+
+
+def _object_map(batch: Arrays, size: tuple[int, ...]) -> NDArray[np.uint16]:
+    """The ellipse inside of each box, the last one on top; the crowd too."""
+    y, x = ((np.arange(side) + 0.5) / side for side in size)
+    found = np.zeros((len(batch["boxes"]), *size), np.uint16)
+    for row, count in enumerate(batch["num_boxes"]):
+        for number, (top, left, bottom, right) in enumerate(batch["boxes"][row, :count].astype(float), 1):
+            down, across = (2 * y - top - bottom) / (bottom - top), (2 * x - left - right) / (right - left)
+            found[row][down[:, None] ** 2 + across**2 < 1] = number
+    return found
 
 
 def main(arguments: Sequence[str]) -> int:

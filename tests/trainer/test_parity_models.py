@@ -74,6 +74,10 @@ def with_options(case: Case, **options: Any) -> Case:
     return dataclasses.replace(case, model_options={**case.model_options, **options})
 
 
+MASKED = with_options(SHORT_RETINANET, mask_head=True, mask_depth=1)
+FINE_MASKS = with_options(MASKED, first_level=2, mask_stride=2, last_level=5)
+
+
 TABLE: list[tuple[Case, list[Split]]] = [
     (CLASSIFIER, PICTURE_SPLITS),
     (MULTI_LABEL, PICTURE_SPLITS),
@@ -96,6 +100,9 @@ TABLE: list[tuple[Case, list[Split]]] = [
         (dataclasses.replace(SLIM, norm_parts=(2, *dims[1:])), [(cores, dims)])
         for cores, dims in PICTURE_SPLITS
     ),
+    (MASKED, PICTURE_SPLITS),
+    (FINE_MASKS, PICTURE_SPLITS),
+    (dataclasses.replace(FINE_MASKS, image_shape=(76, 60, 3)), FEW_ROWS),
     (SSD, PICTURE_SPLITS),
     (dataclasses.replace(SSD, image_shape=(76, 76, 3)), FEW_ROWS),
     (PPN, PICTURE_SPLITS),
@@ -131,6 +138,7 @@ SLICE = [
     (TPU, TWO_BY_TWO),
     (dataclasses.replace(SLIM, norm_parts=(2, 8, 1, 1)), EIGHT_ROWS),
     (dataclasses.replace(TPU, norm_parts=(2, 16, 1, 1)), SIXTEEN_ROWS),
+    (FINE_MASKS, ROWS_AND_COLUMNS),
     (SSD, ROWS_AND_COLUMNS),
     (PPN, FOUR_ROWS),
     (with_options(UNET, **PUBLISHED, depth=3), FOUR_DEEP),
@@ -161,7 +169,12 @@ def test_every_model_is_in_both_tables() -> None:
     assert {case.model for case, _ in TABLE} == {case.model for case, _ in SLICE} == set(MODELS)
 
 
-PREDICTED = [(SHORT_RETINANET, EIGHT_ROWS), (SSD, ROWS_AND_COLUMNS), (PPN, EIGHT_ROWS)]
+PREDICTED = [
+    (SHORT_RETINANET, EIGHT_ROWS),
+    (FINE_MASKS, TWO_BY_TWO),
+    (SSD, ROWS_AND_COLUMNS),
+    (PPN, EIGHT_ROWS),
+]
 MIRRORED = {"mirror_at_test": ["height", "width"], "with_probabilities": True}
 MIRRORED_UNET = dataclasses.replace(SMALL_PLANE_UNET, task_options=MIRRORED)
 MIRRORED_REGIONS = dataclasses.replace(MIRRORED_UNET, task_options={**MIRRORED, **REGIONS})

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from halofeed.system.errors import UsageError
 from halofeed.system.wording import plural
+from halofeed.trainer.detection.pixel_boxes import PixelBoxes
 
 
 @jax.tree_util.register_dataclass
@@ -28,6 +29,20 @@ class Level:
     class_logits: jax.Array
     box_codes: jax.Array
     anchors: jax.Array
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True, kw_only=True)
+class MaskedLevels:
+    """Outputs of a detector with a mask head.
+
+    Args:
+        levels: outputs of each level, the finest first.
+        pixels: outputs of the mask head.
+    """
+
+    levels: list[Level]
+    pixels: PixelBoxes
 
 
 SCALES = (10.0, 10.0, 5.0, 5.0)

@@ -15,7 +15,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from halofeed.loader.batch import EPOCH, array_specs
+from halofeed.loader.batch import EPOCH, OBJECT_MAP, array_specs
 from halofeed.schemas.kinds import KIND_BY_RANK, KINDS
 from halofeed.schemas.tasks import ImageFormat, task_named
 from halofeed.storage.paths import find_paths, load_bytes
@@ -179,5 +179,6 @@ def usual_arrays(config: TrainConfig, facts: DataFacts) -> Arrays:
         if not field.optional and field.dtype != "str"
     ]
     shape = facts.image_shape[:-1]
-    specs = array_specs(fields, [EPOCH] if config.device_augment else [], shown=shape, frame=shape)
+    further = [*([EPOCH] if config.device_augment else []), *([OBJECT_MAP] if config.has_mask_head else [])]
+    specs = array_specs(fields, further, shown=shape, frame=shape)
     return {name: ((config.batch_size, *one.shape), str(one.dtype)) for name, one in specs.items()}

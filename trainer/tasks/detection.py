@@ -1,4 +1,7 @@
-"""Detection task: boxes of objects of several classes, by anchors, focal loss, box codes and COCO's metrics."""
+"""Detection task: boxes of objects of several classes, by anchors, focal loss, box codes and COCO's metrics.
+
+A model with a mask head (`MaskedLevels`) also learns and predicts a mask of each object (`pixel_boxes`).
+"""
 
 from __future__ import annotations
 
@@ -8,12 +11,15 @@ from dataclasses import dataclass
 import jax
 import jax.numpy as jnp
 
+from halofeed.loader.batch import OBJECT_MAP
 from halofeed.schemas.tasks import IGNORED_BOXES
 from halofeed.system.errors import UsageError
-from halofeed.trainer.detection.anchors import SCALES, Level, encode
+from halofeed.trainer.detection.anchors import SCALES, Level, MaskedLevels, encode
 from halofeed.trainer.detection.matcher import IGNORED, Matcher, match_boxes, split_alike, take
+from halofeed.trainer.detection.pixel_boxes import detection_masks, mask_losses
 from halofeed.trainer.detection.selection import select
 from halofeed.trainer.losses import BOX_LOSSES, sigmoid_focal
+from halofeed.trainer.mask_metrics import MASK_METRICS, MaskMetrics
 from halofeed.trainer.metrics import REGION_RULES, CocoMetrics
 from halofeed.trainer.task import DeviceBatch, Metrics, valid_rows
 
@@ -48,6 +54,8 @@ class Detection(Matcher):
         ignore_thresholds, use_matmul_gather: as for `Matcher`.
         score_threshold, max_detections, max_candidates_per_level: as for `select`, which predicts.
         nms_iou: `iou_threshold` of `select`.
+        masks: whether the model has a mask head. The batch then has `object_map`, and for metrics `masks`.
+        mask_loss_weight: weight of the mask loss, the sum of those of `mask_losses`.
         region_rule: what metrics leave out because of ignored regions: "coco", detections that match no object and lie
             in a region, as in pycocotools' crowds; "visdrone", detections and objects that are half inside.
 
@@ -71,11 +79,33 @@ class Detection(Matcher):
     max_detections: int = 100
     max_candidates_per_level: int = 1000
     region_rule: str = "coco"
-    keys = ("boxes", "classes", "num_boxes", "is_crowd")
-    on_grid = ()
-    truth = ("boxes", "classes", "num_boxes", "is_crowd", "area", IGNORED_BOXES)
-    include = ("transform", "source_height", "source_width")
-    best = "mAP"
+    masks: bool = False
+    mask_loss_weight: float = 1.0
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """Keys of a batch that the loss needs besides `image`."""
+        return ("boxes", "classes", "num_boxes", "is_crowd", *self.on_grid)
+
+    @property
+    def on_grid(self) -> tuple[str, ...]:
+        """Keys of a batch that are on the image's grid."""
+        return (OBJECT_MAP,) if self.masks else ()
+
+    @property
+    def truth(self) -> tuple[str, ...]:
+        """Keys of a batch that the metrics need."""
+        return ("boxes", "classes", "num_boxes", "is_crowd", "area", IGNORED_BOXES)
+
+    @property
+    def include(self) -> tuple[str, ...]:
+        """Optional fields that evaluation and prediction need."""
+        return ("transform", "source_height", "source_width", *(("masks",) if self.masks else ()))
+
+    @property
+    def best(self) -> str:
+        """Metric that selects the best checkpoint."""
+        return MASK_METRICS[0] if self.masks else "mAP"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -95,8 +125,27 @@ class Detection(Matcher):
                 f"box_code_scales: expected four values above 0, got {list(self.box_code_scales)}"
             )
 
-    def loss(self, outputs: Sequence[Level], batch: DeviceBatch) -> tuple[jax.Array, dict[str, jax.Array]]:
-        """Return the weighted sum of focal loss and box loss, and the parts `class_loss` and `box_loss` unweighted."""
+    def loss(
+        self, outputs: Sequence[Level] | MaskedLevels, batch: DeviceBatch
+    ) -> tuple[jax.Array, dict[str, jax.Array]]:
+        """Return the weighted sum of all losses, and its parts unweighted.
+
+        The parts are `class_loss` and `box_loss`, and with a mask head `foreground_loss` and `pixel_box_loss`.
+        """
+        if not isinstance(outputs, MaskedLevels):
+            return self._detection_loss(outputs, batch)
+        loss, parts = self._detection_loss(outputs.levels, batch)
+        valid, boxes = valid_rows(batch), batch["boxes"]
+        is_object = (jnp.arange(boxes.shape[1]) < batch["num_boxes"][:, None]) & ~batch["is_crowd"].astype(
+            bool
+        )
+        foreground, pixel_boxes = mask_losses(outputs.pixels, batch[OBJECT_MAP], boxes, is_object, valid)
+        loss += self.mask_loss_weight * (foreground + pixel_boxes)
+        return loss, {**parts, "foreground_loss": foreground, "pixel_box_loss": pixel_boxes}
+
+    def _detection_loss(
+        self, outputs: Sequence[Level], batch: DeviceBatch
+    ) -> tuple[jax.Array, dict[str, jax.Array]]:
         dtype, valid = outputs[0].box_codes.dtype, valid_rows(batch)
         boxes = batch["boxes"].astype(dtype)
         is_box = (jnp.arange(boxes.shape[1]) < batch["num_boxes"][:, None]) & valid[:, None]
@@ -145,10 +194,17 @@ class Detection(Matcher):
         )
         return jnp.sum(jnp.where(channel_labels >= 0, focal, 0))
 
-    def predict(self, outputs: Sequence[Level], batch: DeviceBatch) -> dict[str, jax.Array]:
-        """Return the detections of `select`, and `image_size`, int32 [batch, 2]: height and width in pixels."""
+    def predict(self, outputs: Sequence[Level] | MaskedLevels, batch: DeviceBatch) -> dict[str, jax.Array]:
+        """Return the detections of `select`, and `image_size`, int32 [batch, 2]: height and width in pixels.
+
+        With a mask head also `masks`, uint8 [batch, max_detections, rows, columns], of `detection_masks`, and
+        `mask_stride`, int32 [batch]: pixels of the image between two of their rows.
+        """
+        levels, pixels = (
+            (outputs.levels, outputs.pixels) if isinstance(outputs, MaskedLevels) else (outputs, None)
+        )
         detections = select(
-            outputs,
+            levels,
             score_threshold=self.score_threshold,
             iou_threshold=self.nms_iou,
             max_detections=self.max_detections,
@@ -156,8 +212,12 @@ class Detection(Matcher):
             scales=self.box_code_scales,
         )
         batch_size, *size = batch["image"].shape[:3]
+        if pixels is not None:
+            detections["masks"] = detection_masks(pixels, detections["boxes"], (size[0], size[1]))
+            stride = jnp.array(pixels.stride, jnp.int32)
+            detections["mask_stride"] = jnp.broadcast_to(stride, (batch_size,))
         return {**detections, "image_size": jnp.broadcast_to(jnp.array(size, jnp.int32), (batch_size, 2))}
 
     def metrics(self) -> Metrics:
         """Return empty COCO metrics."""
-        return CocoMetrics(self.labels, self.region_rule)
+        return (MaskMetrics if self.masks else CocoMetrics)(self.labels, self.region_rule)
