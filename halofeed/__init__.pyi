@@ -1178,6 +1178,9 @@ def plan(
     set: Mapping[str, Any] | Sequence[str | tuple[str, Any]] = (),
     model: str | None = None,
     task: str | None = None,
+    auto: bool = False,
+    minutes: float | None = None,
+    toml: StrPath | None = None,
     remat: bool = False,
     topology: str = 'v3-8',
     topologies: bool = False,
@@ -1204,6 +1207,9 @@ def plan(
         set: change any setting of the recipe, e.g. batch_size=16, image_shape=[512,512,3]; may be repeated.
         model: a model of your own, as in train.
         task: a task of your own, as in train.
+        auto: plan the network from the data set too, as train config auto.
+        minutes: with auto: time to train for (default: 120 on a TPU).
+        toml: with auto: also write the configuration, for train config FILE.
         remat: as in train: recompute activations.
         topology: v2-8, v3-8, v3-64, v4-8, v5e-16, v5p-8, v6e-8, tpu7x-8 and larger; the grid of the chips, v3:4x8;
             cpu:8 for virtual devices; gpu:1 for GPUs here.
@@ -1235,6 +1241,7 @@ def train(
     out: StrPath | None = None,
     overwrite: bool = False,
     config: StrPath | None = None,
+    minutes: float | None = None,
     set: Mapping[str, Any] | Sequence[str | tuple[str, Any]] = (),
     model: str | None = None,
     task: str | None = None,
@@ -1273,7 +1280,9 @@ def train(
         out: the run's folder (default: runs/DATA-CONFIG).
         overwrite: replace the run in the folder, if halofeed wrote all files in it and none has changed.
         config: a recipe of `halofeed configs`, a .toml file, or a pipeline.config of the TF Object Detection API
-            (default: by the data's task and size, and the devices).
+            (default: by the data's task and size, and the devices); auto plans one by nnU-Net's rules, for minutes of
+            this machine.
+        minutes: with config auto: time to train for, in minutes (default: 10 on a processor, 120 on accelerators).
         set: change any setting of the recipe, e.g. clip_norm=10, model.width=16, task.alpha=0.75; may be repeated.
         model: name of the network, which `halofeed configs` lists, or package:Class of your own.
         task: package:Class of a task of your own (default: the data set's).
@@ -1326,6 +1335,8 @@ def evaluate(
     merge: str = 'shared',
     merge_overlap: str = 'iou',
     merge_threshold: float | None = None,
+    cross_validate: bool = False,
+    no_largest_component: bool = False,
     debug: bool = False,
 ) -> dict[str, Any]:
     """Measure a trained model on a split, and return the metrics.
@@ -1346,6 +1357,10 @@ def evaluate(
             nms: keep the box with the highest score; nmm, greedy-nmm: the union of overlapping boxes, as SAHI; none.
         merge_overlap: of nms, nmm and greedy-nmm: iou, or ios, the intersection over the smaller box.
         merge_threshold: smallest overlap of two boxes of one object (default: 0.3 for shared, 0.5 for the others).
+        cross_validate: of several runs, such as those of all folds: each on the split that it was evaluated on, as
+            one table.
+        no_largest_component: masks: keep all components, also of classes for which the validation split has proved
+            that the largest one alone is better.
         debug: show the whole traceback of an error.
 
     >>> halofeed.evaluate("run")["examples"]
@@ -1372,6 +1387,7 @@ def predict(
     draw: bool = False,
     draw_count: int = 50,
     geojson: bool = False,
+    no_largest_component: bool = False,
     source: StrPath | None = None,
     no_windows: bool = False,
     overwrite: bool = False,
@@ -1403,6 +1419,8 @@ def predict(
         draw_count: most pictures, scans or clips that draw shows.
         geojson: also write a GeoJSON file for each picture of tiles: boxes or outlines of classes, on the map if the
             source is georeferenced.
+        no_largest_component: masks: keep all components, also of classes for which the validation split has proved
+            that the largest one alone is better.
         source: new pictures, scans or clips instead of a data set.
         no_windows: crop or pad new volumes to the recipe's shape instead of overlapping windows.
         overwrite: replace earlier predictions there, if halofeed wrote all files in the folder and none has changed.

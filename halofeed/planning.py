@@ -8,9 +8,11 @@ import os
 import re
 import shlex
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from halofeed.auto_config import AUTO, check_minutes, configuring, plan_data, toml_of
 from halofeed.options import add_settings, not_in_brief, text_of_setting
 from halofeed.parser import Command, CommandParser
 from halofeed.system.console import print_status
@@ -18,6 +20,7 @@ from halofeed.system.errors import UsageError, require_extra
 from halofeed.training import check_file
 
 if TYPE_CHECKING:
+    from halofeed.trainer.auto.judges import CompilingJudge, Configure
     from halofeed.trainer.plan.pictures import Pictures
     from halofeed.trainer.plan.requests import Request
 
@@ -67,6 +70,16 @@ def _add_plan(parser: CommandParser) -> None:
     for name in _OWN:
         own = f"a {name} of your own, as in train"
         not_in_brief(parser.add_argument(f"--{name}", metavar="PACKAGE:CLASS", help=own))
+    parser.add_argument(
+        "--auto", action="store_true", help="plan the network from the data set too, as train --config auto"
+    )
+    minutes = parser.add_argument(
+        "--minutes", type=float, metavar="N", help="with --auto: time to train for (default: 120 on a TPU)"
+    )
+    toml = parser.add_argument(
+        "--toml", metavar="FILE", help="with --auto: also write the configuration, for train --config FILE"
+    )
+    not_in_brief(minutes, toml)
     parser.add_argument("--remat", action="store_true", help="as in train: recompute activations")
     parser.add_argument(
         "--topology",
@@ -155,7 +168,7 @@ def run_plan(parsed: argparse.Namespace, _: list[str]) -> int:
     if parsed.topologies:
         return _list_topologies(parsed)
     _check_plan(parsed)
-    plan = _make_plan(parsed, _request(parsed))
+    plan = _make_auto_plan(parsed) if parsed.auto else _make_plan(parsed, _request(parsed))
     plan["command"] = shlex.join(["halofeed", "train", parsed.data or "FOLDER", *_config_arguments(parsed)])
     _write_plan(parsed, plan)
     if parsed.json == "-":
@@ -167,6 +180,7 @@ def run_plan(parsed: argparse.Namespace, _: list[str]) -> int:
     else:
         from halofeed.inspection.plan_report import describe_plan
 
+        print(*plan.get("auto", {}).get("lines", ()), sep="\n")
         print(describe_plan(plan))
     return 0 if plan["recommended"] is not None else 1
 
@@ -200,13 +214,30 @@ def _write_json(parsed: argparse.Namespace, document: Mapping[str, Any]) -> None
 
 def _check_plan(parsed: argparse.Namespace) -> None:
     """Refuse wrong options before the first compilation, which may take minutes."""
-    for flag in ("--json", "--html"):
+    check_minutes(parsed, is_auto=parsed.auto, flag="--auto")
+    _check_auto(parsed)
+    for flag in ("--json", "--html", "--toml"):
         check_file(flag, getattr(parsed, flag[2:]))
     for flag in ("jobs", "images_per_replica", "pictures", "object_size"):
         value = getattr(parsed, flag)
         if value is not None and value < 1:
             raise UsageError(f"--{flag.replace('_', '-')} {value}: expected 1 or more")
     _check_pictures(parsed)
+
+
+def _check_auto(parsed: argparse.Namespace) -> None:
+    """Refuse options that --auto needs or decides."""
+    if not parsed.auto:
+        if parsed.toml is not None:
+            raise UsageError(f"--toml {parsed.toml}: has an effect only with --auto; add it")
+        return
+    if parsed.data is None:
+        raise UsageError(
+            "--auto: needs a data set; name its folder, as in `halofeed plan data/spleen/1.0.0 --auto`"
+        )
+    decided = ("config", "picture_size", "search", "images_per_replica", "cores_per_replica", "savings")
+    if given := [name for name in decided if getattr(parsed, name)]:
+        raise UsageError(f"--{given[0].replace('_', '-')}: --auto decides this itself; leave one of them out")
 
 
 def _check_pictures(parsed: argparse.Namespace) -> None:
@@ -276,6 +307,58 @@ def _make_plan(parsed: argparse.Namespace, request: Request) -> dict[str, Any]:
     return plan
 
 
+def _make_auto_plan(parsed: argparse.Namespace) -> dict[str, Any]:
+    """Return the plan of the configuration that --auto chooses, with the reasons in its member `auto`."""
+    from halofeed.trainer.plan.requests import check_compiler
+    from halofeed.trainer.plan.topologies import topology_named
+
+    topology = topology_named(parsed.topology)
+    check_compiler(topology)
+    # The compiler of another machine runs on this processor; an accelerator here may be in use.
+    os.environ.setdefault("JAX_PLATFORMS", "cpu")
+    with require_extra("plan", *_LIBRARIES):
+        from halofeed.trainer.auto.judges import CompilingJudge, machine_of
+    from halofeed.schemas.manifest import read_manifest
+    from halofeed.trainer.auto.plan_auto import MINUTES, Planner
+    from halofeed.trainer.plan.compiling import CompileCache, cache_folder
+
+    manifest = read_manifest(parsed.data)
+    minutes = parsed.minutes or MINUTES[topology.platform]
+    given = {key: value for key in (*_OWN, "remat") if (value := getattr(parsed, key))}
+    judges: list[CompilingJudge] = []
+
+    def judge_of(configure: Configure) -> CompilingJudge:
+        judge = CompilingJudge(
+            configure=configure,
+            path=parsed.data,
+            split=parsed.split,
+            topology=topology.name,
+            cache=CompileCache(cache_folder()),
+            tell=lambda line: print_status(f"halofeed plan: {line}"),
+            jobs=parsed.jobs,
+        )
+        judges.append(judge)
+        return judge
+
+    planner = Planner(
+        machine=machine_of(topology),
+        seconds=60 * minutes,
+        configure=configuring(parsed.settings, given),
+        judge_of=judge_of,
+    )
+    found = plan_data(manifest, parsed.data, parsed.split, planner)
+    config = planner.configure(found.recipe, found.changes)
+    # The chosen program is in the cache, so nothing is compiled again.
+    document = judges[0].plan(found.chosen.candidate)
+    document["config"] = config.to_json()
+    document["auto"] = {"recipe": found.recipe, "minutes": minutes, "lines": list(found.lines)}
+    if parsed.toml:
+        from halofeed.storage.atomic_files import atomic_write
+
+        atomic_write(Path(parsed.toml), toml_of(config, tuple(found.lines)).encode())
+    return document
+
+
 def _pictures(parsed: argparse.Namespace, request: Request) -> Pictures:
     """Return the pictures of the command line."""
     from halofeed.trainer.plan.pictures import USUAL_OVERLAP, Pictures, usual_tile_sizes
@@ -315,26 +398,19 @@ def _request(parsed: argparse.Namespace) -> Request:
     # The compiler of another machine runs on this processor; an accelerator here may be in use.
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
     with require_extra("plan", *_LIBRARIES):
-        from halofeed.trainer.data import open_data
-        from halofeed.trainer.tasks import build_task
-    from halofeed.loader import Loader
-
+        from halofeed.trainer.auto.judges import request_of_data
     # Only the shapes of one record are read; the plan sets the batch of each split itself.
     one = config if parsed.images_per_replica is None else config.changed(batch_size=1)
-    data = open_data(
-        one, parsed.data, parsed.split, lambda facts: build_task(facts, config.options_of_task, config.task)
-    )
-    assert isinstance(data.batches, Loader)
-    arrays = {
-        key: (array.shape, str(array.dtype))
-        for key, array in data.batches.spec.items()
-        if not array.dtype.hasobject
-    }
-    return Request(config=config, topology=parsed.topology, facts=data.facts.to_json(), arrays=arrays)
+    return replace(request_of_data(one, parsed.data, parsed.split, parsed.topology), config=config)
 
 
 def _config_arguments(parsed: argparse.Namespace) -> list[str]:
     """Return the arguments with which `halofeed train` uses the same config."""
+    if parsed.auto:
+        named = ["--config", parsed.toml or AUTO]
+        return (
+            named if parsed.minutes is None or parsed.toml else [*named, "--minutes", f"{parsed.minutes:g}"]
+        )
     named = [] if parsed.config is None else ["--config", parsed.config]
     settings = [word for one in parsed.settings for word in ("--set", text_of_setting(one))]
     own = [word for name in _OWN if getattr(parsed, name) for word in (f"--{name}", getattr(parsed, name))]

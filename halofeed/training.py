@@ -12,6 +12,7 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any
 
+from halofeed.auto_config import AUTO, AutoConfig, check_minutes, plan_for_training
 from halofeed.option_rows import saved_rows, train_rows
 from halofeed.options import Option, add_options, add_settings, not_in_brief
 from halofeed.parser import Command, CommandParser
@@ -44,6 +45,9 @@ examples:
     halofeed train data/coco640/1.0.0 --config retinanet_resnet50_fpn_640 --out runs/coco \\
         --set steps=50000 --set task.alpha=0.5
 
+  a network and a length that are planned from the data, for ten minutes of this machine:
+    halofeed train data/spleen/1.0.0 --config auto --minutes 10
+
   a volume split by depth and height:
     halofeed train data/spleen/1.0.0 --config unet3d_128 --cores-per-replica 4 --partition image=1,2,2,1,1
 
@@ -56,7 +60,23 @@ def _add_evaluate(parser: CommandParser) -> None:
     _add_run(parser)
     _add_data(parser)
     _add_merge(parser)
+    parser.add_argument(
+        "--cross-validate",
+        action="store_true",
+        help="of several runs, such as those of all folds: each on the split that it was evaluated on, as one table",
+    )
+    _add_components(parser)
     parser.add_argument("--json", metavar="FILE", help="also write the metrics to this file")
+
+
+def _add_components(parser: CommandParser) -> None:
+    components = parser.add_argument(
+        "--no-largest-component",
+        action="store_true",
+        help="masks: keep all components, also of classes for which the validation split has proved that the largest "
+        "one alone is better",
+    )
+    not_in_brief(components)
 
 
 def _add_merge(parser: CommandParser) -> None:
@@ -113,6 +133,7 @@ def _add_predict(parser: CommandParser) -> None:
         help="also write a GeoJSON file for each picture of tiles: boxes or outlines of classes, on the map if "
         "the source is georeferenced",
     )
+    _add_components(parser)
     parser.add_argument("--source", metavar="PATH", help="new pictures, scans or clips instead of a data set")
     parser.add_argument(
         "--no-windows",
@@ -200,8 +221,16 @@ def _add_train_options(parser: CommandParser, rows: Iterable[Option]) -> None:
         "--config",
         metavar="NAME",
         help="a recipe of `halofeed configs`, a .toml file, or a pipeline.config of the TF Object Detection API "
-        "(default: by the data's task and size, and the devices)",
+        "(default: by the data's task and size, and the devices); auto plans one by nnU-Net's rules, for "
+        "--minutes of this machine",
     )
+    minutes = parser.add_argument(
+        "--minutes",
+        type=float,
+        metavar="N",
+        help="with --config auto: time to train for, in minutes (default: 10 on a processor, 120 on accelerators)",
+    )
+    not_in_brief(minutes)
     add_settings(parser, "clip_norm=10, model.width=16, task.alpha=0.75")
     add_options(parser, rows)
     _add_devices(parser)
@@ -214,7 +243,11 @@ def _add_train_options(parser: CommandParser, rows: Iterable[Option]) -> None:
 
 
 def _add_run(parser: CommandParser) -> None:
-    parser.add_argument("run", metavar="RUN", help="the folder that `halofeed train --out` made")
+    parser.add_argument(
+        "run",
+        metavar="RUN",
+        help="the folder that `halofeed train --out` made; several, RUN0,RUN1, are averaged",
+    )
     _add_checkpoint(parser)
 
 
@@ -240,15 +273,30 @@ def _add_data(parser: CommandParser) -> None:
 
 
 def _open_run(parsed: argparse.Namespace) -> Run:
+    return _open_runs(parsed, [parsed.run])[0]
+
+
+def _open_runs(parsed: argparse.Namespace, folders: Sequence[str]) -> list[Run]:
+    """Open runs with the options of the command line, and start JAX with as many devices as the largest needs."""
     from halofeed.schemas.file_layout import read_run
 
-    cores = parsed.cores_per_replica or read_run(parsed.run)["config"]["cores_per_replica"]
+    cores = parsed.cores_per_replica or max(read_run(one)["config"]["cores_per_replica"] for one in folders)
     _start_jax(parsed.virtual_devices, cores)
     from halofeed.system.garbage_collection import paused_collector
 
     with require_extra("train", *_LIBRARIES), paused_collector():
         from halofeed.trainer.run_folder import open_run
-    return open_run(parsed.run).changed(**{name: getattr(parsed, name) for name in _RUN_FIELDS})
+    return [open_run(one).changed(**{name: getattr(parsed, name) for name in _RUN_FIELDS}) for one in folders]
+
+
+def _run_folders(text: str) -> list[str]:
+    """Return the folders of RUN or RUN0,RUN1; a folder whose own name has a comma is one."""
+    folders = [text] if Path(text).is_dir() else [folder for folder in text.split(",") if folder]
+    if not folders:
+        raise UsageError("RUN: expected the folder of a run, such as runs/cards")
+    if twice := [folder for number, folder in enumerate(folders) if folder in folders[:number]]:
+        raise UsageError(f"{twice[0]}: is named twice; name each run once")
+    return folders
 
 
 @contextlib.contextmanager
@@ -259,9 +307,7 @@ def reviewed_predictions(parsed: argparse.Namespace) -> Iterator[Iterable[tuple[
     """
     from halofeed.schemas.file_layout import read_run
 
-    folders = [folder for folder in parsed.run.split(",") if folder]
-    if not folders:
-        raise UsageError("--run: expected the folder of a run, such as runs/cards")
+    folders = _run_folders(parsed.run)
     cores = max(read_run(folder)["config"]["cores_per_replica"] for folder in folders)
     _start_jax(None, cores)
     parsed.compile_cache = None
@@ -316,9 +362,10 @@ def run_train(parsed: argparse.Namespace, _: list[str]) -> int:
     from halofeed.schemas.manifest import read_manifest
     from halofeed.trainer.config import default_config, load_config
 
+    check_minutes(parsed, is_auto=parsed.config == AUTO, flag="--config auto")
     # A wrong option fails before JAX starts. A recipe that is not named depends on JAX's devices.
     manifest = None
-    if parsed.config is not None or getattr(parsed, "init", None):
+    if parsed.config not in (None, AUTO) or (parsed.config is None and getattr(parsed, "init", None)):
         config, name = _named_config(parsed)
         cores = config.cores_per_replica
     else:
@@ -331,9 +378,22 @@ def run_train(parsed: argparse.Namespace, _: list[str]) -> int:
             from halofeed.trainer.distributed import start_processes
         # jax.distributed.initialize must come before any computation of JAX.
         start_processes(parsed.coordinator, parsed.process_count, parsed.process_id)
-        if manifest is not None:
+        plan: tuple[str, ...] = ()
+        if manifest is not None and parsed.config == AUTO:
+            planned = _plan_config(parsed, manifest)
+            name, config, plan = AUTO, planned.config, planned.lines
+        elif manifest is not None:
             name, config = _choose_config(parsed, manifest)
-        return _train(parsed, config, name)
+        return _train(parsed, config, name, plan)
+
+
+def _plan_config(parsed: argparse.Namespace, manifest: Manifest) -> AutoConfig:
+    """Return the configuration of --config auto, for the splits of a fold if one is named."""
+    split, name = parsed.split, AUTO
+    if parsed.fold is not None:
+        split, name = manifest.splits_of_fold(parsed.fold)[0], f"{AUTO}-fold{parsed.fold}"
+    parsed.out = parsed.out or str(Path("runs") / f"{manifest.name}-{name}")
+    return plan_for_training(parsed, manifest, split, _fields(parsed))
 
 
 def _named_config(parsed: argparse.Namespace) -> tuple[TrainConfig, str]:
@@ -368,7 +428,9 @@ def _choose_config(parsed: argparse.Namespace, manifest: Manifest) -> tuple[str,
     return choice.name, _config_of(parsed, choice.name, choice.changes)
 
 
-def _train(parsed: argparse.Namespace, config: TrainConfig, name: str) -> int:
+def _train(parsed: argparse.Namespace, config: TrainConfig, name: str, plan: Sequence[str] = ()) -> int:
+    from dataclasses import replace
+
     from halofeed.system.garbage_collection import paused_collector
 
     with require_extra("train", *_LIBRARIES), paused_collector():
@@ -386,6 +448,8 @@ def _train(parsed: argparse.Namespace, config: TrainConfig, name: str) -> int:
     data = open_data(
         config, parsed.path, split, lambda facts: build_task(facts, config.options_of_task, config.task)
     )
+    if plan:
+        data = replace(data, description={**data.description, "plan": list(plan)})
     parsed.out = parsed.out or str(Path("runs") / f"{data.description['data_name']}-{name}")
     folder = Path(parsed.out)
     done = train(config, data, folder, overwrite=parsed.overwrite, notes=_not_evaluated(data))
@@ -393,8 +457,9 @@ def _train(parsed: argparse.Namespace, config: TrainConfig, name: str) -> int:
     if is_chief():
         report = write_run_report(folder)
         metrics = done.metrics or {}
+        proved = _prove_after_training(folder, data) if plan and done.stopped_by is None else []
         unlearned = unlearned_lines(config, data, metrics=metrics, losses=done.losses, steps=done.steps)
-        print(*summary_lines(metrics), *unlearned, f"report: {report}", sep="\n")
+        print(*summary_lines(metrics), *unlearned, *proved, f"report: {report}", sep="\n")
         if done.stopped_by is None and data.evaluation is not None:
             print_status(
                 f"look at predictions with `halofeed predict {quote(str(folder))} --out found --draw`"
@@ -403,6 +468,17 @@ def _train(parsed: argparse.Namespace, config: TrainConfig, name: str) -> int:
         # A shell's status for a signal. Below 0 another process was told to stop, by a signal that is not known here.
         return 128 + (done.stopped_by if done.stopped_by > 0 else signal.SIGTERM)
     return 0
+
+
+def _prove_after_training(folder: Path, data: TrainData) -> list[str]:
+    """Return lines on the largest components that the evaluation split proves for a run that --config auto planned."""
+    from halofeed.trainer.component_rules import prove_rules
+    from halofeed.trainer.run_folder import open_run
+
+    split = data.description.get("evaluate_split")
+    if split is None or data.facts.task != "segmentation":
+        return []
+    return prove_rules(open_run(folder), str(data.description["data"]), str(split), "best")[0]
 
 
 def _not_evaluated(data: TrainData) -> list[str]:
@@ -437,23 +513,36 @@ def check_file(flag: str, path: str | None) -> None:
 def run_evaluate(parsed: argparse.Namespace, _: list[str]) -> int:
     """Run `halofeed evaluate`."""
     check_file("--json", parsed.json)
-    run = _open_run(parsed)
+    runs = _open_runs(parsed, _run_folders(parsed.run))
+    if parsed.cross_validate and parsed.split:
+        raise UsageError(
+            f"--cross-validate and --split {parsed.split}: each run has its own split; leave one of them out"
+        )
     with _compile_cache(parsed):
-        return _evaluate(parsed, run)
+        return _cross_validate(parsed, runs) if parsed.cross_validate else _evaluate(parsed, runs)
 
 
-def _evaluate(parsed: argparse.Namespace, run: Run) -> int:
+def _evaluate(parsed: argparse.Namespace, runs: Sequence[Run]) -> int:
+    from halofeed.trainer.ensemble import Ensemble, load_runs
     from halofeed.trainer.evaluate import summary_lines
-    from halofeed.trainer.loaded_run import LoadedRun, choose_split
+    from halofeed.trainer.loaded_run import choose_split
     from halofeed.trainer.run_folder import write_json
 
-    data, split = choose_split(run, parsed.data, parsed.split)
-    trained = LoadedRun(run, data, split, which=parsed.checkpoint)
-    metrics = trained.evaluate(_merge_rule(parsed))
+    data, split = choose_split(runs[0], parsed.data, parsed.split)
+    _check_ensemble_split(parsed, runs, data, split)
+    with_rules = not parsed.no_largest_component
+    if len(runs) == 1 and with_rules and parsed.data is None:
+        runs = [_with_component_rules(runs[0], data, split, parsed.checkpoint)]
+    trained = load_runs(runs, data, split, which=parsed.checkpoint)
+    metrics = trained.evaluate(_merge_rule(parsed), with_rules=with_rules)
+    steps = trained.steps if isinstance(trained, Ensemble) else trained.step
     if parsed.json:
-        document = {"step": trained.step, "data": data, "split": split, "metrics": metrics}
+        document = {"step": steps, "data": data, "split": split, "metrics": metrics}
         write_json(Path(parsed.json), document)
-    print(f"step {trained.step} on {split} of {data}")
+    what = f"step {steps}" if len(runs) == 1 else f"mean of {len(runs)} runs"
+    print(f"{what} on {split} of {data}")
+    if trained.kept and with_rules:
+        print(f"largest component alone: {_class_names(runs[0], trained.kept)}")
     if "tiles" in metrics:
         print(f"whole pictures: {metrics['examples']:,}, tiles: {metrics['tiles']:,}")
     if dropped := metrics.get("tiles_dropped"):
@@ -464,17 +553,72 @@ def _evaluate(parsed: argparse.Namespace, run: Run) -> int:
     return 0
 
 
+def _check_ensemble_split(parsed: argparse.Namespace, runs: Sequence[Run], data: str, split: str) -> None:
+    """Refuse a split that nobody named for runs of different folds, and warn of one that some run was trained on."""
+    if len(runs) == 1:
+        return
+    from halofeed.schemas.manifest import read_manifest
+    from halofeed.trainer.held_out import is_trained_on
+
+    own = {str(run.document.get("evaluate_split")) for run in runs}
+    if not parsed.split and len(own) > 1:
+        raise UsageError(
+            f"the runs were evaluated on different splits, {', '.join(sorted(own))}: pass --cross-validate for each on "
+            "its own, or name a split for their mean, such as --split test"
+        )
+    manifest = read_manifest(data)
+    if trained := [str(run.folder) for run in runs if is_trained_on(run, manifest, split)]:
+        print_status(
+            f"warning: {', '.join(trained)} learned from {split}, so these figures are better than those of new data; "
+            "--cross-validate evaluates each run on its own split"
+        )
+
+
+def _with_component_rules(run: Run, data: str, split: str, which: str) -> Run:
+    """Prove the largest components of a run on its own evaluation split, once for a checkpoint, and store them."""
+    from halofeed.trainer.component_rules import prove_rules
+
+    lines, proved = prove_rules(run, data, split, which)
+    for line in lines:
+        print_status(f"halofeed evaluate: {line}")
+    return proved
+
+
+def _class_names(run: Run, classes: Iterable[int]) -> str:
+    return ", ".join(run.facts.labels.get(label, f"class {label}") for label in sorted(classes))
+
+
+def _cross_validate(parsed: argparse.Namespace, runs: Sequence[Run]) -> int:
+    from halofeed.inspection.words import table
+    from halofeed.trainer.cross_validation import cross_validate
+    from halofeed.trainer.run_folder import write_json
+
+    found = cross_validate(
+        runs,
+        parsed.data,
+        which=parsed.checkpoint,
+        rule=_merge_rule(parsed),
+        with_rules=not parsed.no_largest_component,
+    )
+    if parsed.json:
+        write_json(Path(parsed.json), found.to_json())
+    head, rows = found.rows()
+    print(*table(head, rows, right=range(2, len(head))), sep="\n")
+    return 0
+
+
 def run_predict(parsed: argparse.Namespace, _: list[str]) -> int:
     """Run `halofeed predict`."""
-    run = _open_run(parsed)
+    runs = _open_runs(parsed, _run_folders(parsed.run))
     with _compile_cache(parsed):
-        return _predict(parsed, run)
+        return _predict(parsed, runs)
 
 
-def _predict(parsed: argparse.Namespace, run: Run) -> int:
+def _predict(parsed: argparse.Namespace, runs: Sequence[Run]) -> int:
     from halofeed.trainer.loaded_run import choose_split
     from halofeed.trainer.predict import SOURCE_NOUNS, WRITTEN_SCORE, PredictionOptions, predict
 
+    run = runs[0]
     if parsed.draw_count < 1:
         raise UsageError(f"--draw-count {parsed.draw_count}: expected a whole number of at least 1")
     options = PredictionOptions(
@@ -482,6 +626,7 @@ def _predict(parsed: argparse.Namespace, run: Run) -> int:
         min_score=WRITTEN_SCORE if parsed.min_score is None else parsed.min_score,
         geojson=parsed.geojson,
         source=parsed.source,
+        with_rules=not parsed.no_largest_component,
     )
     page: Path | None = None
     with contextlib.ExitStack() as stack:
@@ -499,14 +644,26 @@ def _predict(parsed: argparse.Namespace, run: Run) -> int:
             data, split = choose_split(run, parsed.data, parsed.split)
             _print_other_classes(run, data)
         done = predict(
-            run, data, split, parsed.out, which=parsed.checkpoint, overwrite=parsed.overwrite, options=options
+            runs,
+            data,
+            split,
+            parsed.out,
+            which=parsed.checkpoint,
+            overwrite=parsed.overwrite,
+            options=options,
         )
         # One process writes. The records of new files are deleted at the end of this block.
         if done and parsed.draw:
             page = _draw_predictions(parsed, data, split)
     if done:
         count = plural(done["sources"], SOURCE_NOUNS[done["kind"]])
-        print(f"{count} predicted by step {done['checkpoint']} into {parsed.out}")
+        by = f"step {done['checkpoint']}" if len(runs) == 1 else f"the mean of {len(runs)} runs"
+        print(f"{count} predicted by {by} into {parsed.out}")
+    if done.get("largest_component"):
+        print(
+            f"largest component alone: {', '.join(done['largest_component'])}, as the validation split has proved "
+            "(--no-largest-component keeps all)"
+        )
     if done.get("boxes_left_out"):
         written, left_out = (plural(done[name], "box", "boxes") for name in ("boxes", "boxes_left_out"))
         print(
@@ -777,7 +934,9 @@ COMMANDS = {
         example="""\
         examples:
           halofeed evaluate runs/cards                          # the best checkpoint, on the run's own data
-          halofeed evaluate runs/cards data/cards/1.0.0 --split test --checkpoint last""",
+          halofeed evaluate runs/cards data/cards/1.0.0 --split test --checkpoint last
+          halofeed evaluate runs/fold0,runs/fold1 --cross-validate      # each on its own fold, as one table
+          halofeed evaluate runs/fold0,runs/fold1 --split test          # the mean of their probabilities""",
         add=_add_evaluate,
         run=run_evaluate,
     ),
@@ -787,6 +946,7 @@ COMMANDS = {
         examples:
           halofeed predict runs/cards data/cards/1.0.0 --split test --out predictions     # detections.json
           halofeed predict runs/spleen --source new_scans --out masks                     # new files, a mask each
+          halofeed predict runs/fold0,runs/fold1 --source new_scans --out masks           # the mean of two runs
 
         The command writes boxes as COCO results in pixels of the source picture, masks as NIfTI on the scan's own grid
         (PNG for pictures), and classes as CSV. It converts new files with the recipe of the training data, and predicts

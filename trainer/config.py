@@ -485,17 +485,28 @@ def configure(
     2
     """
     config, lines = read_config(source) if isinstance(source, str) else (source, [])
-    changed, warmup = config.changed(settings, **changes), config.warmup_steps
-    before, updates = (one.schedule_updates for one in (config, changed))
-    # A recipe whose own steps are fewer than its warm-up is a mistake, and is refused elsewhere.
-    depends = changed.schedule in FALLING_TO_ZERO and changed.warmup_steps == warmup
-    if updates < warmup <= before and depends:
-        changed = changed.changed(warmup_steps=updates // 5)
-        line = f"a fifth of this run's {updates} updates, in place of {warmup}"
+    changed = reconfigured(config, settings, **changes)
+    if changed.warmup_steps != config.changed(settings, **changes).warmup_steps:
+        line = f"a fifth of this run's {changed.schedule_updates} updates, in place of {config.warmup_steps}"
         lines = [*lines, f"warmup_steps = {changed.warmup_steps}, {line}"]
     for line in lines:
         print_status(line)
     return changed
+
+
+def reconfigured(
+    config: TrainConfig, settings: Sequence[str | tuple[str, Any]], **changes: Any
+) -> TrainConfig:
+    """Return a config with changes, as `configure` without its lines.
+
+    >>> reconfigured(load_config("retinanet_resnet50_fpn_640"), ["steps=10"]).warmup_steps
+    2
+    """
+    changed, warmup = config.changed(settings, **changes), config.warmup_steps
+    before, updates = (one.schedule_updates for one in (config, changed))
+    # A recipe whose own steps are fewer than its warm-up is a mistake, and is refused elsewhere.
+    depends = changed.schedule in FALLING_TO_ZERO and changed.warmup_steps == warmup
+    return changed.changed(warmup_steps=updates // 5) if updates < warmup <= before and depends else changed
 
 
 def config_text(name: str) -> str:

@@ -148,10 +148,11 @@ class ScanMetrics:
     Args:
         task: task whose predictions have `probabilities`.
         metadata: metadata of the split of volumes.
+        metrics: empty metrics to compute of complete scans; None for the task's.
     """
 
-    def __init__(self, task: Segmentation, metadata: SplitMetadata) -> None:
-        self._metrics, self._metadata = task.metrics(), metadata
+    def __init__(self, task: Segmentation, metadata: SplitMetadata, metrics: Metrics | None = None) -> None:
+        self._metrics, self._metadata = metrics or task.metrics(), metadata
         # In the ground truth the ignore label is one more class.
         self._classes, self._ignore = len(task.labels), task.ignore_label
         tiles = metadata.tiles()

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+from numpy.typing import NDArray
 
 from halofeed.loader import Loader
 from halofeed.schemas.file_layout import RUN_FILE
@@ -21,11 +23,14 @@ from halofeed.trainer.data import (
 )
 from halofeed.trainer.detection.merge_tiles import MergeRule
 from halofeed.trainer.evaluate import Predicted, Predictor, ScanMetrics
+from halofeed.trainer.largest_component import KINDS, ComponentMetrics, ComponentRule, kept_classes
 from halofeed.trainer.mask_rule import MaskRule
 from halofeed.trainer.mesh import make_mesh
 from halofeed.trainer.record_metadata import SplitMetadata
 from halofeed.trainer.run_folder import Run
-from halofeed.trainer.task import Metrics, check_has_labels, check_no_class_overlap, is_multi_label
+from halofeed.trainer.task import Host, check_has_labels, check_no_class_overlap, is_multi_label
+from halofeed.trainer.tasks.classification import Classification
+from halofeed.trainer.tasks.multi_label import MultiLabel
 from halofeed.trainer.tasks.segmentation import Segmentation
 from halofeed.trainer.training_setup import build_training_setup
 from halofeed.trainer.whole_pictures import has_picture_tiles, whole_picture_metrics
@@ -40,10 +45,12 @@ class LoadedRun:
         split: name of the split.
         which: checkpoint to load: "best", "last" or a step.
         with_probabilities: add each class's probability to the predictions of a segmentation task.
+        rows: images per batch; 0 takes the run's evaluation batch.
 
     Attributes:
         facts: facts of the run's data set, with the image shape and the ignore label of this data set.
         step: number of steps after which the weights were saved.
+        kept: classes of which only the largest component is kept, as the validation split has proved.
 
     Raises:
         UsageError: the data set does not fit the model, or there is no such checkpoint.
@@ -57,6 +64,7 @@ class LoadedRun:
         *,
         which: str = "best",
         with_probabilities: bool = False,
+        rows: int = 0,
     ) -> None:
         manifest = read_manifest(data)
         check_no_class_overlap(manifest)
@@ -81,7 +89,8 @@ class LoadedRun:
             self._setup = replace(self._setup, task=task)
         self._parameters, self._statistics, self.step = run.restore(self._setup, which)
         self._predictor = Predictor(self._setup, config.parsed_partition())
-        self._rows = config.evaluate_batch_size or config.batch_size
+        self._rows = rows or config.evaluate_batch_size or config.batch_size
+        self.kept = kept_classes(run.document, self.step)
 
     def predictions(self) -> Iterator[Predicted]:
         """Yield the predictions of every batch in stored order, or scan by scan if scans are stored as tiles."""
@@ -93,26 +102,73 @@ class LoadedRun:
         task = self._setup.task
         return task.mask_rule if isinstance(task, Segmentation) else MaskRule()
 
-    def evaluate(self, rule: MergeRule | None = None) -> dict[str, Any]:
+    def evaluate(self, rule: MergeRule | None = None, *, with_rules: bool = True) -> dict[str, Any]:
         """Compute the task's metrics over the split; a scan or picture that is stored as tiles counts once, as a whole.
 
         Args:
             rule: rule by which boxes of different tiles of a picture are merged.
+            with_rules: keep the largest components of the classes in `kept` alone, as `predict` does.
 
         Raises:
             UsageError: the data set has another task or other labels than the model was trained on, or the split has
                 no labels.
         """
         self.check_labels()
+        return self.measure(self.predictions(), rule, self.kept if with_rules else frozenset())[0]
+
+    def find_rules(self) -> tuple[dict[str, Any], list[ComponentRule]]:
+        """Return the metrics without any rule, and the effect of each class's largest component alone on this split.
+
+        The list is empty for other tasks than segmentation, for regions, for clips and for pictures that are stored as
+        tiles.
+        """
+        self.check_labels()
+        return self.measure(self.predictions(), None, frozenset())
+
+    def measure(
+        self, batches: Iterable[Predicted], rule: MergeRule | None, kept: frozenset[int]
+    ) -> tuple[dict[str, Any], list[ComponentRule]]:
+        """Return the metrics of predictions of this split, and the effects of `find_rules`.
+
+        Args:
+            batches: predictions of every batch of the split, in order.
+            rule: rule by which boxes of different tiles of a picture are merged.
+            kept: classes of which only the largest component counts.
+        """
         task = self._setup.task
-        metrics: Metrics | None = None
-        # The Dice of a tile is not the Dice of its scan (docs/decisions.md).
-        if self._has_tiles and self.facts.kind == "volume" and isinstance(task, Segmentation):
+        metrics = whole_picture_metrics(task, self._metadata, rule)
+        components: ComponentMetrics | None = None
+        if (
+            metrics is None
+            and isinstance(task, Segmentation)
+            and self.facts.kind in KINDS
+            and not task.regions
+        ):
+            metrics = components = ComponentMetrics(task.metrics(), kept, task.ignore_label)
+            # The Dice of a tile is not the Dice of its scan (docs/decisions.md).
+            if self._has_tiles:
+                metrics = ScanMetrics(task, self._metadata, components)
+        elif (
+            metrics is None
+            and self._has_tiles
+            and self.facts.kind == "volume"
+            and isinstance(task, Segmentation)
+        ):
             metrics = ScanMetrics(task, self._metadata)
-        metrics = metrics or whole_picture_metrics(task, self._metadata, rule)
-        found = self._predictor.evaluate(self._parameters, self._statistics, self._source(), metrics=metrics)
-        assert found is not None  # nothing ends it early
-        return found
+        metrics = metrics or task.metrics()
+        for batch in batches:
+            metrics.update(batch.predictions, batch.truth)
+        return metrics.result(), [] if components is None else components.rules()
+
+    def decide(self, probabilities: NDArray[Any]) -> Host:
+        """Return the predictions of a batch for probabilities [batch, ..., class] on the host, such as means.
+
+        Args:
+            probabilities: of any float type.
+        """
+        task = self._setup.task
+        assert isinstance(task, Classification | MultiLabel | Segmentation)  # boxes have no mean
+        return task.decide(probabilities)
 
     def check_labels(self) -> None:
         """Raise UsageError if the split has no labels, or others than the model learned."""

@@ -463,12 +463,9 @@ class SegmentationMetrics:
             truth: `label` on the same grid; `labelled` and `valid`, bool [batch]; `spacing_mm` [batch, 3] of volumes,
                 `extent` [batch, 2, 3] of volumes and clips, `size` [batch, 2] of pictures.
         """
-        counts = np.ones(len(truth["label"]), bool)
-        for key in ("valid", "labelled"):
-            counts &= np.asarray(truth.get(key, True), bool)
-        scores = np.full(len(counts), np.nan)
-        for row in np.flatnonzero(counts).tolist():
-            region = self._source_region(truth, row)
+        scores = np.full(len(truth["label"]), np.nan)
+        for row in self.counted_rows(truth):
+            region = self.source_region(truth, row)
             predicted, true = predictions["label"][row][region], truth["label"][row][region]
             known: Any = slice(None) if self._ignore_label is None else true != self._ignore_label
             table = confusion_table(predicted[known], true[known], len(self.labels))
@@ -484,6 +481,18 @@ class SegmentationMetrics:
             if not np.isnan(dice).all():
                 scores[row] = np.nanmean(dice)
         return scores
+
+    def counted_rows(self, truth: Host) -> list[int]:
+        """Return the numbers of the rows of a batch that are valid and labelled.
+
+        Args:
+            truth: truth of a batch, as for `update`.
+        """
+        counts = np.ones(len(truth["label"]), bool)
+        for key in ("valid", "labelled"):
+            counts &= np.asarray(truth.get(key, True), bool)
+        rows: list[int] = np.flatnonzero(counts).tolist()
+        return rows
 
     def add_example(self, table: NDArray[np.int64], distances: NDArray[np.float64] | None) -> None:
         """Add one example.
@@ -523,8 +532,13 @@ class SegmentationMetrics:
             means |= {name: _mean_of_known(per_class.values()), f"{name}_per_class": per_class}
         return {**means, "examples": self.examples}
 
-    def _source_region(self, truth: Host, row: int) -> tuple[slice, ...]:
-        """Return the part of a row's image that shows the source, without padding."""
+    def source_region(self, truth: Host, row: int) -> tuple[slice, ...]:
+        """Return the part of a row's image that shows the source, without padding.
+
+        Args:
+            truth: truth of a batch, as for `update`.
+            row: number of the row.
+        """
         # A crop may begin after the scan does, and then its extent begins below 0.
         if "extent" in truth:
             return tuple(slice(max(0, start), stop) for start, stop in truth["extent"][row].T.tolist())

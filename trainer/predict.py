@@ -20,7 +20,7 @@ import csv
 import json
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -42,8 +42,9 @@ from halofeed.system.console import StatusLine
 from halofeed.system.errors import JobError, UsageError
 from halofeed.system.wording import plural, printable
 from halofeed.trainer.detection.merge_tiles import MergeRule
+from halofeed.trainer.ensemble import Ensemble, load_runs
 from halofeed.trainer.geojson_predictions import PredictedLabels, PredictedObjects, write_geojson
-from halofeed.trainer.loaded_run import LoadedRun
+from halofeed.trainer.largest_component import KEPT, KINDS, keep_largest
 from halofeed.trainer.mask_rule import MaskRule
 from halofeed.trainer.object_masks import MaskPlacement, predicted_masks
 from halofeed.trainer.picture_bands import BandBlender, BandLabels
@@ -93,6 +94,7 @@ class PredictionOptions:
         min_score: smallest score of a box that is written; 0 writes all boxes, as a COCO evaluation needs them.
         geojson: also write `KEY.geojson` for each picture: boxes, or outlines of classes.
         masks: rule by which blended windows become masks.
+        with_rules: write only the largest component of the classes for which the run has proved it.
         source: path of the new files from which the data set was converted for this prediction only; predictions.json
             then names it in place of the data set, which will be deleted.
     """
@@ -101,6 +103,7 @@ class PredictionOptions:
     min_score: float = WRITTEN_SCORE
     geojson: bool = False
     masks: MaskRule = field(default_factory=MaskRule)
+    with_rules: bool = True
     source: str | None = None
 
     def __post_init__(self) -> None:
@@ -113,7 +116,7 @@ PredictionRow = Mapping[str, NDArray[Any]]
 
 
 def predict(
-    run: Run,
+    run: Run | Sequence[Run],
     data: str | Path,
     split: str,
     folder: str | Path,
@@ -127,7 +130,7 @@ def predict(
     The tiles of a scan are blended. In a run of several processes all of them predict and the first one writes.
 
     Args:
-        run: run that trained the model.
+        run: run that trained the model; several predict the mean of their probabilities.
         data: version folder of a data set that was converted like the run's own; labels and image size may differ.
         split: name of the split.
         folder: output folder, written atomically.
@@ -143,15 +146,23 @@ def predict(
     """
     folder = Path(folder).absolute()
     _result_folder(folder, overwrite).check()
-    loaded = LoadedRun(run, data, split, which=which, with_probabilities=True)
+    options = options or PredictionOptions()
+    runs = [run] if isinstance(run, Run) else list(run)
+    loaded = load_runs(runs, data, split, which=which, with_probabilities=True)
     batches = ((batch.predictions, batch.truth) for batch in loaded.predictions())
     # All processes take part in the collectives of each batch, and the first one writes.
     if jax.process_index():
         for _ in batches:
             pass
         return {}
-    description = {"run": str(run.folder), "checkpoint": loaded.step}
-    options = replace(options or PredictionOptions(), masks=loaded.mask_rule)
+    description: dict[str, Any] = {
+        "run": ",".join(str(one.folder) for one in runs),
+        "checkpoint": loaded.steps if isinstance(loaded, Ensemble) else loaded.step,
+    }
+    options = replace(options, masks=loaded.mask_rule)
+    kept = loaded.kept if options.with_rules else frozenset[int]()
+    if kept:
+        description[KEPT] = [loaded.facts.labels.get(label, f"class {label}") for label in sorted(kept)]
     return predict_batches(
         batches,
         data,
@@ -161,6 +172,7 @@ def predict(
         description=description,
         overwrite=overwrite,
         options=options,
+        kept=kept,
     )
 
 
@@ -174,6 +186,7 @@ def predict_batches(
     description: Mapping[str, Any] | None = None,
     overwrite: bool = False,
     options: PredictionOptions | None = None,
+    kept: frozenset[int] = frozenset(),
 ) -> dict[str, Any]:
     """Write predictions of any model on the grid of the source files.
 
@@ -195,6 +208,7 @@ def predict_batches(
         description: further members of predictions.json.
         overwrite: replace earlier predictions.
         options: which boxes are written, and how those of tiles are merged.
+        kept: segmentation of volumes and pictures: classes of which only the largest component is written.
 
     Returns:
         The content of predictions.json.
@@ -204,7 +218,7 @@ def predict_batches(
         JobError: a record of the split was not predicted, or predicted twice.
     """
     metadata, options = SplitMetadata(data, split), options or PredictionOptions()
-    open_writer = writer_of(facts, metadata, options)
+    open_writer = writer_of(facts, metadata, options, kept)
     with (
         _result_folder(Path(folder), overwrite).replaced() as temporary,
         open_writer(temporary, metadata, facts.labels) as writer,
@@ -528,6 +542,9 @@ class SegmentationWriter(PredictionWriter):
     The probabilities of a scan's tiles are blended. Memory: one scan at a time if tiles come scan by scan, else all
     incomplete scans; see `ScanBlender` and `labels_in_source`.
 
+    Args:
+        kept: classes of which only the largest component on the source's grid is written.
+
     Raises:
         UsageError: two sources would have the same file name.
     """
@@ -538,9 +555,10 @@ class SegmentationWriter(PredictionWriter):
         metadata: SplitMetadata,
         labels: Mapping[int, str],
         options: PredictionOptions | None = None,
+        kept: frozenset[int] = frozenset(),
     ) -> None:
         super().__init__(folder, metadata, labels)
-        self._rule = (options or PredictionOptions()).masks
+        self._rule, self._kept = (options or PredictionOptions()).masks, kept
         keys: dict[str, int] = {}
         for record in metadata:
             keys.setdefault(record.key, record.id)
@@ -560,13 +578,15 @@ class SegmentationWriter(PredictionWriter):
         """Write the file of a picture, or of a scan after its last tile."""
         predicted = self._rule.of_row(row)
         if self._scans is None:
-            write_png(self._file(record), _picture_labels(record, self._rule.labels(predicted)))
+            label = _picture_labels(record, self._rule.labels(predicted))
+            write_png(self._file(record), keep_largest(label, self._kept))
             return True
         scan = self._scans.add(record.key, int(record.numbers["tile"]), predicted)
         if scan is None:
             return False
         predicted, stored, extent = scan
         label = labels_in_source(self._rule.labels(predicted), stored, record.source_grid, extent)
+        label = keep_largest(label, self._kept)
         write_nifti(self._file(record), label, record.numbers["source_affine"])
         return True
 
@@ -701,7 +721,12 @@ MASK_WRITERS: dict[str, type[SegmentationWriter] | type[ClipMaskWriter]] = {
 OpenWriter = Callable[[Path, SplitMetadata, Mapping[int, str]], PredictionWriter]
 
 
-def writer_of(facts: DataFacts, metadata: SplitMetadata, options: PredictionOptions) -> OpenWriter:
+def writer_of(
+    facts: DataFacts,
+    metadata: SplitMetadata,
+    options: PredictionOptions,
+    kept: frozenset[int] = frozenset(),
+) -> OpenWriter:
     """Return the writer of a model's predictions for the kind of image of a split, and for its tiles."""
     is_tiled, task = has_picture_tiles(metadata), facts.task
     if options.geojson and (not is_tiled or task == "classification"):
@@ -715,7 +740,11 @@ def writer_of(facts: DataFacts, metadata: SplitMetadata, options: PredictionOpti
         return partial(writer, multi_label=facts.multi_label)
     if is_tiled:
         return partial(WholeMaskWriter, options=options)
-    return partial(MASK_WRITERS[metadata.manifest.kind.name], options=options)
+    kind = metadata.manifest.kind.name
+    # Components are proved for pictures and scans alone.
+    if kept and kind in KINDS:
+        return partial(SegmentationWriter, options=options, kept=kept)
+    return partial(MASK_WRITERS[kind], options=options)
 
 
 def case_names(keys: Iterable[str], layout: str, *, are_scans: bool) -> dict[str, str]:

@@ -259,6 +259,8 @@ EXCEPTIONS: dict[str, str] = {
             "prep/options/recipe.py: --split-shares and --folds both assign splits; give one of them",
             "prep/options/recipe.py: --group-pattern and --group-column both name groups; give one of them",
             "halofeed/training.py: --fold {} and {} both choose splits; give one of them",
+            "halofeed/training.py: --cross-validate and --split {}: each run has its own split; leave one",
+            "halofeed/planning.py: --{}: --auto decides this itself; leave one of them out",
         ),
         "of two options that exclude one another the user leaves one out",
     ),
@@ -463,6 +465,28 @@ EXCEPTIONS: dict[str, str] = {
     ),
     "trainer/predict.py: --geojson: is for boxes and masks of pictures that are stored as tiles": (
         "it needs a detector of tiles; tests/trainer/test_whole_pictures.py writes GeoJSON of one"
+    ),
+    **dict.fromkeys(
+        (
+            "trainer/auto/plan_auto.py: --config auto: no U-Net fits {} of {} on {}: a side of 8 or more must",
+            "trainer/auto/plan_auto.py: ; expect a weak model: {} steps or more need --minutes {}",
+            "halofeed/auto_config.py: --minutes {}: has an effect only with {}; add it, or pass --steps",
+            "halofeed/auto_config.py: --minutes {}: expected more than 0, such as --minutes 10",
+            "halofeed/auto_config.py: halofeed train: --config auto: the options are those of the run in {}",
+            "halofeed/auto_config.py: --config auto: the processes of a run need one configuration; write it",
+            "halofeed/planning.py: --toml {}: has an effect only with --auto; add it",
+            "halofeed/planning.py: --auto: needs a data set; name its folder, as in `halofeed plan",
+        ),
+        "a plan compiles networks; tests/trainer/auto/test_auto_command.py types these options",
+    ),
+    **dict.fromkeys(
+        (
+            "trainer/cross_validation.py: --cross-validate: {} and {} were both evaluated on {}; train each with",
+            "halofeed/training.py: the runs were evaluated on different splits, {}: pass --cross-validate",
+            "halofeed/training.py: warning: {} learned from {}, so these figures are better than those of",
+            "halofeed/training.py: largest component alone: {}, as the validation split has proved",
+        ),
+        "it takes runs of several folds; tests/trainer/test_ensemble_commands.py trains them and types it",
     ),
     "trainer/train.py: step {}: the loss is {}; lower --learning-rate {}, or look for a broken": "by trial alone",
     **dict.fromkeys(

@@ -26,6 +26,7 @@ from tests.support.parity import (
 FEW_ROWS = splits((1, 2, 1, 1), (1, 4, 1, 1), (1, 2, 2, 1))
 FOUR_ROWS, EIGHT_ROWS, SIXTEEN_ROWS = splits((1, 4, 1, 1), (1, 8, 1, 1), (1, 16, 1, 1))
 TWO_BY_TWO, ROWS_AND_COLUMNS = splits((1, 2, 2, 1), (1, 4, 2, 1))
+FOUR_DEEP_AND_HIGH = splits((1, 4, 1, 1, 1), (1, 2, 2, 1, 1))
 FOUR_DEEP, EIGHT_HIGH, TWO_DEEP_AND_HIGH = splits((1, 4, 1, 1, 1), (1, 1, 8, 1, 1), (1, 2, 2, 1, 1))
 DEPTH_AND_HEIGHT, SIXTEEN_DEEP_AND_HIGH = splits((1, 4, 2, 1, 1), (1, 4, 4, 1, 1))
 
@@ -109,6 +110,20 @@ TABLE: list[tuple[Case, list[Split]]] = [
     (dataclasses.replace(PPN, image_shape=(76, 76, 3)), FEW_ROWS),
     (UNET, VOLUME_SPLITS),
     (with_options(UNET, norm="batch", anisotropic=True, convolutions=1), VOLUME_SPLITS),
+    # Thin slices as nnU-Net plans them, and a size that is padded: 30 does not divide by 4.
+    (
+        dataclasses.replace(
+            with_options(
+                SMALL_UNET,
+                strides=[[1, 2, 2], [2, 2, 2]],
+                kernels=[[1, 3, 3], *[[3, 3, 3]] * 2],
+                pad=True,
+                deep_supervision=False,
+            ),
+            image_shape=(8, 16, 30, 1),
+        ),
+        FOUR_DEEP_AND_HIGH,
+    ),
     (with_options(DIRECT_UNET, **PUBLISHED, deep_supervision=False), VOLUME_SPLITS),
     (with_options(UNET, norm="group", upsampling="repeat", convolutions=1), DEPTH_AND_HEIGHT_SPLITS),
     # As TPUs and GPUs compute convolutions over volumes; XLA's own are slow on CPUs.

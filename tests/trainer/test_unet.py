@@ -60,10 +60,45 @@ def test_what_cannot_be_is_refused_with_the_cure():
         ((8, 8), 2, {}, "image_shape: expected"),
         ((8, 8, 1), 1, {}, "depth: expected 2 or more, got 1"),
         ((8, 8, 1), 2, {"upsampling": "cubic"}, "expected one of learned, transposed, repeat, got 'cubic'"),
+        (
+            (8, 8, 1),
+            3,
+            {"strides": [[2, 2]]},
+            r"strides: expected 2 lists of 1 and 2 for depth=3.*got \[\[2, 2\]\]",
+        ),
+        ((8, 8, 1), 2, {"kernels": [[3, 3], [3, 5]]}, "kernels: expected 2 lists of 1 and 3"),
+        ((8, 8, 1), 2, {"strides": [[2, 2, 2]]}, "expected 2 numbers for each size of the image"),
+        ((8, 9, 1), 2, {"strides": [[1, 2]]}, "width 9 must divide by 2; the nearest that do are 8 and 10"),
         ((8, 8, 1), 2, {"norm": "layer"}, "norm_kind: .*batch, instance, group, got 'layer'"),
     ):
         with pytest.raises(UsageError, match=message):
             UNet(layers_of(), classes=2, image_shape=shape, depth=depth, **options)
+
+
+def test_strides_and_kernels_of_each_size_are_those_that_were_asked_for():
+    strides, kernels = [[1, 2, 2], [2, 2, 2]], [[1, 3, 3], [3, 3, 3], [3, 3, 3]]
+    options = {"depth": 3, "width": 2, "strides": strides, "kernels": kernels}
+    model = nnx.eval_shape(lambda: UNet(layers_of(), classes=2, image_shape=(4, 16, 16, 1), **options))
+    assert [list(block[0].convolution.kernel_size) for block in (*model.down, *model.up)] == [
+        *kernels,
+        *kernels[:2],
+    ]
+    found = shapes_of((4, 16, 16, 1), **options, deep_supervision=True)
+    assert found == {"logits": (2, 4, 16, 16, 5), "coarse": [(2, 4, 8, 8, 5)]}
+
+
+def test_a_padded_image_has_the_logits_of_the_same_image_with_zeros_added_by_hand():
+    options = {"classes": 3, "depth": 3, "width": 2, "norm": "batch", "upsampling": "repeat"}
+    own, whole = (
+        UNet(layers_of(), image_shape=shape, **options, pad=pad)
+        for shape, pad in (((9, 14, 1), True), ((12, 16, 1), False))
+    )
+    image = jax.random.normal(jax.random.key(0), (2, 9, 14, 1))
+    by_hand = jnp.zeros((2, 12, 16, 1)).at[:, :9, :14].set(image)
+    np.testing.assert_array_equal(own(image)["logits"], whole(by_hand)["logits"][:, :9, :14])
+    supervised = UNet(layers_of(), image_shape=(9, 14, 1), **options, pad=True, deep_supervision=True)
+    with pytest.raises(UsageError, match="train on crops that divide"):
+        supervised(image, Pass(training=True))
 
 
 @given(st.lists(st.integers(1, 64), min_size=2, max_size=3), st.integers(2, 6), st.booleans())

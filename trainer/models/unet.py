@@ -7,8 +7,8 @@
           | ...                                                                  | ...
           blocks, 2**(depth - 1) width, at most max_width  -----------------------
 
-A block is convolutions of 3 along each axis, each with its norm and relu. Sources: Ronneberger et al., "U-Net", 2015
-(arXiv 1505.04597); Cicek et al., "3D U-Net", 2016 (arXiv 1606.06650); Isensee et al., "nnU-Net", 2021.
+A block is convolutions of 3 along each axis, or of `kernels`, each with its norm and relu. Sources: Ronneberger et al.,
+"U-Net", 2015 (arXiv 1505.04597); Cicek et al., "3D U-Net", 2016 (arXiv 1606.06650); Isensee et al., "nnU-Net", 2021.
 """
 
 from __future__ import annotations
@@ -48,9 +48,13 @@ class UNetBlocks:
         convolutions: number of convolutions per block.
         double_in_block: the last convolution of each encoder block doubles the features, and the decoder's blocks have
             the doubled number: width, 2 width; 2 width, 4 width; ... as in Cicek et al. and in tensorflow/tpu's unet3d.
+        strides: factor, 1 or 2, by which each of the depth - 1 steps shrinks each axis, such as
+            [[1, 2, 2], [2, 2, 2]] for thick slices; [] halves as `UNetDetails.anisotropic` states.
+        kernels: size, 1 or 3, of the convolutions along each axis at each of the depth sizes, finest first, as
+            [[1, 3, 3], [3, 3, 3]]; [] is 3 everywhere.
 
     Raises:
-        UsageError: a number is too small.
+        UsageError: a number is too small, or there are strides or kernels for another depth.
 
     >>> UNetBlocks(depth=5, width=32, max_width=320).features
     [32, 64, 128, 256, 320]
@@ -61,11 +65,20 @@ class UNetBlocks:
     max_width: int = 320
     convolutions: int = 2
     double_in_block: bool = False
+    strides: Sequence[Sequence[int]] = ()
+    kernels: Sequence[Sequence[int]] = ()
 
     def __post_init__(self) -> None:
         for name, least in (("depth", 2), ("width", 1), ("convolutions", 1)):
             if (value := getattr(self, name)) < least:
                 raise UsageError(f"{name}: expected {least} or more, got {value}")
+        for name, count, known in (("strides", self.depth - 1, (1, 2)), ("kernels", self.depth, (1, 3))):
+            rows = getattr(self, name)
+            if rows and (len(rows) != count or any(size not in known for row in rows for size in row)):
+                raise UsageError(
+                    f"{name}: expected {count} lists of {known[0]} and {known[1]} for depth={self.depth}, one number "
+                    f"an axis, got {[list(row) for row in rows]}"
+                )
 
     @property
     def growth(self) -> int:
@@ -91,6 +104,8 @@ class UNetDetails:
         deep_supervision: add logits at the coarser sizes of the decoder, except the coarsest.
         anisotropic: halve an axis only while it is at least half as long as the longest, for thick slices. False
             halves every axis every time.
+        pad: pad an image with zeros at its far ends to the next size that divides by its halvings, and cut the logits
+            to the image. False refuses such images. The zeros are the data's mean after the normalization.
         images_at_once: number of images of a replica whose two largest sizes are computed at a time (`map_images`),
             which needs less memory and computes these sizes twice. 0 computes all at once.
         foreground_prior: initial probability of all classes except the background together. A value far above their
@@ -107,6 +122,7 @@ class UNetDetails:
     upsampling: str = "learned"
     deep_supervision: bool = False
     anisotropic: bool = False
+    pad: bool = False
     images_at_once: int = 0
     foreground_prior: float = 0.05
     independent_outputs: bool = False
@@ -148,13 +164,16 @@ class UNet(nnx.Module):
     ) -> None:
         _check_rank(image_shape)
         sizes = image_shape[:-1]
-        strides = halvings(sizes, blocks.depth, anisotropic=details.anisotropic)
+        strides, self.padding = strides_of(sizes, blocks, details)
+        sizes = [size + more for size, more in zip(sizes, self.padding, strict=True)]
+        kernels = blocks.kernels or [(3,) * len(sizes)] * blocks.depth
+        _check_axes(len(sizes), strides, kernels)
         if details.norm == "instance":
             _check_deviation(sizes, strides)
         layers = dataclasses.replace(layers, norm_kind=details.norm)
         # Batch norm has the epsilon of the config, which differs between reference implementations.
         epsilon = None if details.norm == "batch" else GROUP_EPSILON
-        unit = partial(ConvolutionNorm, layers, kernel=(3,) * len(sizes), epsilon=epsilon)
+        units = [partial(ConvolutionNorm, layers, kernel=tuple(one), epsilon=epsilon) for one in kernels]
         prior = details.foreground_prior
         bias = _each_at(prior) if details.independent_outputs else _background_first(prior)
         head = partial(layers.dense, after=classes, bias_init=bias)
@@ -164,7 +183,7 @@ class UNet(nnx.Module):
         self.images_at_once = details.images_at_once
         self.down = nnx.List(
             _block(unit, before, after, blocks.convolutions, blocks.growth)
-            for before, after in zip((image_shape[-1], *features), features, strict=False)
+            for unit, before, after in zip(units, (image_shape[-1], *features), features, strict=False)
         )
         enlarge = [
             _Upsampling(layers, below, here if learned else below, stride, details.upsampling)
@@ -173,7 +192,7 @@ class UNet(nnx.Module):
         self.enlarge = nnx.List(enlarge)
         self.up = nnx.List(
             _block(unit, here + enlarged.features, here, blocks.convolutions)
-            for here, enlarged in zip(features, enlarge, strict=False)
+            for unit, here, enlarged in zip(units, features, enlarge, strict=False)
         )
         self.head = head(features[0])
         # The coarsest size is the bottom of the U, where the decoder begins.
@@ -188,8 +207,13 @@ class UNet(nnx.Module):
             finest first.
         """
         # Most of the memory is in the two finest sizes, so only these are computed a few images at a time.
+        if run.training and any(self.padding) and self.coarse_heads:
+            raise UsageError(
+                "deep_supervision: coarser labels of an image that is padded have no fixed grid; train on crops that "
+                "divide, by augment, or leave it out"
+            )
         at_once = [*[self.images_at_once] * 2, *[0] * len(self.strides)]
-        x: _Activation = run.hold(image)
+        x: _Activation = run.hold(_padded(image, self.padding))
         skips = []
         for level, block in enumerate(self.down):
             if level:
@@ -212,7 +236,39 @@ class UNet(nnx.Module):
             if 0 < level <= len(self.coarse_heads):
                 coarse.insert(0, self.coarse_heads[level - 1](_finished(x, run)))
         logits = map_images(lambda x: self.head(_finished(x, run)), x, images=at_once[0], run=run)
+        if any(self.padding):
+            logits = logits[(slice(None), *(slice(size) for size in image.shape[1:-1]))]
         return {"logits": logits, "coarse": coarse}
+
+
+def _padded(image: jax.Array, padding: Sequence[int]) -> jax.Array:
+    """Return images [batch, ..., channel] with zeros after the last value of each axis."""
+    return jnp.pad(image, ((0, 0), *((0, more) for more in padding), (0, 0))) if any(padding) else image
+
+
+def strides_of(
+    sizes: Sequence[int], blocks: UNetBlocks, details: UNetDetails
+) -> tuple[tuple[tuple[int, ...], ...], tuple[int, ...]]:
+    """Return the stride of each axis at each halving, and the zeros that each axis needs to divide by them.
+
+    Raises:
+        UsageError: a size does not divide, and `details.pad` is False.
+
+    >>> strides_of((6, 90), UNetBlocks(depth=3, strides=[[1, 2], [2, 2]]), UNetDetails(pad=True))
+    (((1, 2), (2, 2)), (0, 2))
+    """
+    if blocks.strides:
+        strides = tuple(tuple(row) for row in blocks.strides)
+        _check_axes(len(sizes), strides)
+    else:
+        # Sizes that divide by every halving, so that only the strides are computed here.
+        fitting = sizes if not details.pad else [-(-size >> blocks.depth) << blocks.depth for size in sizes]
+        strides = halvings(fitting, blocks.depth, anisotropic=details.anisotropic)
+    divisors = _divisors(strides)
+    padding = tuple(-size % divisor for size, divisor in zip(sizes, divisors, strict=True))
+    if any(padding) and not details.pad:
+        _check_divides(sizes, strides)
+    return strides, padding
 
 
 def _block(
@@ -351,11 +407,23 @@ def halvings(sizes: Sequence[int], depth: int, *, anisotropic: bool = False) -> 
         stride = tuple(2 if not anisotropic or 2 * size >= longest else 1 for size in level_sizes)
         strides.append(stride)
         level_sizes = [size / step for size, step in zip(level_sizes, stride, strict=True)]
+    _check_divides(sizes, strides)
+    return tuple(strides)
+
+
+def _check_divides(sizes: Sequence[int], strides: Sequence[Sequence[int]]) -> None:
     divided = zip(SPATIAL_AXES[len(sizes) + 1], sizes, _divisors(strides), strict=True)
     wrong = [_not_divisible(axis, size, divisor) for axis, size, divisor in divided if size % divisor]
     if wrong:
-        raise UsageError(f"depth={depth}: {'; '.join(wrong)}")
-    return tuple(strides)
+        raise UsageError(f"depth={len(strides) + 1}: {'; '.join(wrong)}")
+
+
+def _check_axes(axes: int, *rows: Sequence[Sequence[int]]) -> None:
+    """Raise UsageError for strides or kernels of another number of axes than the image has."""
+    if wrong := [list(row) for part in rows for row in part if len(row) != axes]:
+        raise UsageError(
+            f"strides, kernels: expected {axes} numbers for each size of the image, got {wrong[0]}"
+        )
 
 
 def _not_divisible(axis: str, size: int, divisor: int) -> str:
@@ -371,7 +439,7 @@ def _check_rank(image_shape: Sequence[int]) -> None:
         )
 
 
-def _check_deviation(sizes: Sequence[int], strides: Sequence[tuple[int, ...]]) -> None:
+def _check_deviation(sizes: Sequence[int], strides: Sequence[Sequence[int]]) -> None:
     """Raise UsageError if the coarsest size is a single value, which instance norm would make 0."""
     if tuple(sizes) == _divisors(strides):
         depth = len(strides) + 1
@@ -400,6 +468,6 @@ def _each_at(prior: float) -> Callable[..., jax.Array]:
     return init
 
 
-def _divisors(strides: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
+def _divisors(strides: Sequence[Sequence[int]]) -> tuple[int, ...]:
     """Return the factor by which each axis shrinks from the finest to the coarsest size."""
     return tuple(map(math.prod, zip(*strides, strict=True)))

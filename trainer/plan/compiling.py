@@ -163,7 +163,7 @@ def compile_for(lowered: jax.stages.Lowered) -> dict[str, Any]:
         compiled["out_of_memory"] = str(error)
     else:
         compiled |= {
-            "memory": _memory_sizes(program.memory_analysis()),
+            "memory": memory_sizes(program.memory_analysis()),
             "cost": _costs(program.cost_analysis()),
             "hlo": _remove_backend_configs(program.as_text() or ""),
         }
@@ -172,7 +172,8 @@ def compile_for(lowered: jax.stages.Lowered) -> dict[str, Any]:
     return compiled
 
 
-def _memory_sizes(memory: Any) -> dict[str, int]:
+def memory_sizes(memory: Any) -> dict[str, int]:
+    """Return the bytes of a device by purpose, from a compiled program's `memory_analysis`."""
     names = [name for name in dir(memory) if name.endswith("_in_bytes")]
     return {
         name.removesuffix("_in_bytes").removesuffix("_size"): int(getattr(memory, name)) for name in names

@@ -9,6 +9,8 @@ from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from numpy.typing import NDArray
 
 from halofeed.schemas.kinds import KINDS
 from halofeed.system.errors import UsageError
@@ -24,7 +26,7 @@ from halofeed.trainer.losses import (
 )
 from halofeed.trainer.mask_rule import GAUSSIAN, WINDOW_WEIGHTS, ClassRegions, MaskRule
 from halofeed.trainer.metrics import SegmentationMetrics
-from halofeed.trainer.task import DeviceBatch, Metrics, mean_over_valid, valid_rows
+from halofeed.trainer.task import DeviceBatch, mean_over_valid, valid_rows
 
 CROSS_ENTROPY = "cross_entropy"
 INCLUDE = {
@@ -227,7 +229,18 @@ class Segmentation:
     def _label_dtype(self) -> Any:
         return jnp.uint8 if len(self.labels) <= _MAX_UINT8_CLASSES else jnp.uint16
 
-    def metrics(self) -> Metrics:
+    def decide(self, probabilities: NDArray[Any]) -> dict[str, NDArray[Any]]:
+        """Return the output of `masks` on the host.
+
+        Args:
+            probabilities: of classes, or of regions where there are some, such as means over several models.
+
+        >>> Segmentation(labels=("background", "liver")).decide(np.array([[[[0.2, 0.8]]]]))["label"].tolist()
+        [[[1]]]
+        """
+        return {name: np.asarray(value) for name, value in self.masks(jnp.asarray(probabilities)).items()}
+
+    def metrics(self) -> SegmentationMetrics:
         """Return empty metrics of Dice, IoU and Hausdorff distances."""
         return SegmentationMetrics(
             self.labels,

@@ -1,0 +1,309 @@
+"""Configuration of a data set with `--config auto`: a recipe with planned changes, and a line for each choice."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from halofeed.system.errors import UsageError
+from halofeed.system.wording import plural
+from halofeed.trainer.auto.candidates import (
+    Candidate,
+    Machine,
+    RecipeCandidate,
+    UNetCandidate,
+    least_patch,
+    unet_candidates,
+)
+from halofeed.trainer.auto.choose import LEAST_STEPS, Chosen, Judge, Verdict, choose, steps_in
+from halofeed.trainer.auto.fingerprint import Fingerprint
+from halofeed.trainer.choose_config import ConfigChoice
+from halofeed.trainer.config import TrainConfig
+
+MINUTES = {"cpu": 10.0, "gpu": 120.0, "tpu": 120.0}
+"""Minutes of training without --minutes, by platform."""
+_LONG_RUN = 2000
+"""Steps from which a run warms up, averages its weights, and is evaluated on the way."""
+_VERY_LONG_RUN = 20_000
+"""Steps from which nnU-Net's optimizer is taken: SGD with Nesterov momentum 0.99 and a polynomial rate from 0.01. Adam
+learns faster in the first thousands of steps."""
+_OFTEN = 20
+"""Times that a run sees each record, from which mirrored scans teach more than they cost."""
+_RATES = {32: 2e-3, 16: 3e-3, 8: 5e-3}
+"""Learning rate of Adam by the width of the finest size: that of `unet3d_small`, and less for wider networks."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AutoPlan:
+    """Planned configuration.
+
+    Args:
+        recipe: name of the recipe that the changes are made to.
+        changes: fields that differ from the recipe's, by name.
+        lines: one line for each choice, with its reason.
+        chosen: candidate and verdict.
+    """
+
+    recipe: str
+    changes: Mapping[str, Any]
+    lines: Sequence[str]
+    chosen: Chosen[Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Planner:
+    """What a plan needs to know besides the data set.
+
+    Args:
+        machine: devices of the run.
+        seconds: time budget of the run.
+        configure: function from a recipe and changes to the config, with the user's own settings on top.
+        judge_of: function that makes a judge from a function from a candidate to its config.
+    """
+
+    machine: Machine
+    seconds: float
+    configure: Callable[[str, Mapping[str, Any]], TrainConfig]
+    judge_of: Callable[[Callable[[Candidate], TrainConfig]], Judge[Any]]
+
+
+def plan_auto(fingerprint: Fingerprint, choice: ConfigChoice, planner: Planner) -> AutoPlan:
+    """Plan the configuration of a data set.
+
+    Segmentation gets a U-Net by nnU-Net's rules; other tasks get the recipe of `choose_config`, with the batch that
+    fits and the steps that the time has room for.
+
+    Args:
+        fingerprint: data set.
+        choice: recipe by task, size and devices.
+        planner: machine, budget, and functions that make configs and verdicts.
+
+    Raises:
+        UsageError: no configuration fits the memory.
+    """
+    is_unet = fingerprint.task == "segmentation"
+    task_changes = _unet_training(fingerprint) if is_unet else dict(choice.changes)
+    base = planner.configure(choice.name, task_changes)
+    candidates: list[Any] = (
+        list(unet_candidates(fingerprint, planner.machine))
+        if is_unet
+        else recipe_candidates(base, fingerprint.records, planner.machine.devices)
+    )
+
+    if not candidates:
+        raise UsageError(
+            f"--config auto: no U-Net fits {plural(fingerprint.records, 'record')} of {_by(fingerprint.sides)} on "
+            f"{plural(planner.machine.devices, 'device')}: a side of 8 or more must be halved, and a batch needs a "
+            "record for each device or a split that divides the sides; take fewer devices, or name a recipe of "
+            "`halofeed configs` with --config"
+        )
+
+    def configured(candidate: Candidate) -> TrainConfig:
+        return planner.configure(choice.name, _merged(task_changes, candidate.changes()))
+
+    chosen = choose(
+        candidates,
+        planner.judge_of(configured),
+        platform=planner.machine.platform,
+        seconds=planner.seconds,
+        limit_bytes=planner.machine.limit_bytes,
+    )
+    changes = _merged(task_changes, chosen.candidate.changes())
+    lengths, length_line = _length(fingerprint, chosen, base, planner)
+    changes |= lengths
+    if is_unet:
+        changes |= _rate_and_mirrors(fingerprint, chosen.candidate, changes)
+    lines = [
+        *(
+            _unet_lines(fingerprint, chosen, planner.machine)
+            if is_unet
+            else [f"recipe: {choice.name}, {choice.reason}"]
+        ),
+        *([] if is_unet else [f"batch: {changes['batch_size']} images"]),
+        _memory_line(chosen),
+        length_line,
+    ]
+    return AutoPlan(recipe=choice.name, changes=changes, lines=lines, chosen=chosen)
+
+
+def recipe_candidates(config: TrainConfig, records: int, devices: int) -> list[RecipeCandidate]:
+    """Return a recipe's batch and its halves, each a multiple of the replicas and at most the records."""
+    replicas = devices // config.cores_per_replica
+    batch, found = config.batch_size, []
+    while batch >= 1:
+        fitting = max(replicas, min(batch, records) // replicas * replicas)
+        evaluate = max(1, config.evaluate_batch_size * fitting // config.batch_size)
+        one = RecipeCandidate(
+            batch=fitting, evaluate_batch=evaluate if config.evaluate_batch_size else 0, devices=devices
+        )
+        if one not in found:
+            found.append(one)
+        batch //= 2
+    return found
+
+
+def _merged(changes: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
+    """Return changes with more; options of model and task are joined."""
+    options = {
+        name: {**changes.get(name, {}), **more.get(name, {})}
+        for name in ("model_options", "task_options")
+        if name in changes or name in more
+    }
+    return {**changes, **more, **options}
+
+
+def _unet_training(fingerprint: Fingerprint) -> dict[str, Any]:
+    """Return the fields of training that do not depend on the network's size."""
+    return {
+        "optimizer": "adamw",
+        "weight_decay": 1e-4,
+        "clip_norm": 12.0,
+        "normalization": "foreground" if fingerprint.is_ct else "dataset",
+        "image_shape": None,
+        "remat": False,
+        # Long runs average their weights, and a verdict must include that memory.
+        "average_decay": 0.999,
+        # Most crops lack some class (docs/decisions.md).
+        "task_options": {"overlap_over_batch": True},
+    }
+
+
+def _rate_and_mirrors(
+    fingerprint: Fingerprint, candidate: UNetCandidate, changes: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the learning rate of the width, and the augmentations: the crop, and mirrors where records repeat."""
+    seen = changes["steps"] * candidate.batch / max(1, fingerprint.records)
+    mirrors = [{"name": "FlipLeftRight"}] if fingerprint.kind == "picture" or seen >= _OFTEN else []
+    rate: dict[str, Any] = {"learning_rate": _RATES[candidate.width]}
+    if changes["steps"] >= _VERY_LONG_RUN:
+        rate = {
+            "optimizer": "sgd",
+            "momentum": 0.99,
+            "nesterov": True,
+            "weight_decay": 3e-5,
+            "learning_rate": 0.01,
+            "schedule": "polynomial",
+        }
+    return {**rate, "augment": (*candidate.changes()["augment"], *mirrors)}
+
+
+def _length(
+    fingerprint: Fingerprint, chosen: Chosen[Any], base: TrainConfig, planner: Planner
+) -> tuple[dict[str, Any], str]:
+    """Return the fields that depend on the number of steps, and a line that explains it."""
+    verdict: Verdict = chosen.verdict
+    minutes = f"{planner.seconds / 60:g} minutes"
+    if verdict.step_seconds is None:
+        return {"steps": base.steps}, f"steps: {base.steps:,}, the recipe's, because no step was timed"
+    steps = steps_in(planner.seconds, verdict.step_seconds)
+    how = "measured" if verdict.is_measured else "the lower bound by published rates"
+    epochs = steps * chosen.candidate.batch / max(1, fingerprint.records)
+    line = (
+        f"steps: {steps:,} in {minutes} at {_seconds(verdict.step_seconds)} a step ({how}); each record is seen "
+        f"{epochs:.3g} times"
+    )
+    if not chosen.is_in_time:
+        line += f"; expect a weak model: {LEAST_STEPS} steps or more need --minutes {_minutes(verdict.step_seconds)}"
+    is_long = steps >= _LONG_RUN
+    fields: dict[str, Any] = {
+        "steps": steps,
+        "warmup_steps": min(1000, steps // 10),
+        "schedule": "cosine",
+        # The running statistics must forget the first steps within the run.
+        "norm_decay": 0.99 if is_long else 0.9,
+        "average_decay": 0.999 if is_long else 0.0,
+        "evaluate_every": -(-steps // 10) if is_long else 0,
+        "checkpoint_every": -(-steps // 10),
+    }
+    if fingerprint.task == "segmentation":
+        return fields, line
+    # A recipe has its own schedule, which is stretched to the steps.
+    kept = {name: fields[name] for name in ("steps", "evaluate_every", "checkpoint_every")}
+    if base.schedule == "manual_step":
+        share = steps / base.steps
+        boundaries = sorted({max(1, round(step * share)) for step in base.boundaries})
+        if len(boundaries) == len(base.boundaries):
+            kept |= {"boundaries": tuple(boundaries)}
+    if base.warmup_steps:
+        kept |= {
+            "warmup_steps": max(1, min(base.warmup_steps, round(base.warmup_steps * steps / base.steps)))
+        }
+    return kept, line
+
+
+def _unet_lines(fingerprint: Fingerprint, chosen: Chosen[UNetCandidate], machine: Machine) -> list[str]:
+    """Return a line for each choice of a U-Net."""
+    one = chosen.candidate
+    shrunk = [f"{name} {reason}" for name, reason in _refusals(chosen)]
+    unit = "pixels" if len(one.patch) == 2 else "voxels"
+    lines = []
+    if fingerprint.kind == "volume":
+        lines.append(
+            f"spacing: {_by(fingerprint.spacing_mm)} mm, of the records; the sources of "
+            f"{plural(fingerprint.records, 'record')} suggest {_by(fingerprint.best_spacing_mm)} mm"
+        )
+    covered = math.prod(one.patch) / math.prod(fingerprint.median_shape)
+    structure = max(fingerprint.structures.values(), default=0.0)
+    lines += [
+        f"patch: {_by(one.patch)} of {_by(fingerprint.sides)} {unit}, {min(covered, 1):.0%} of the median image "
+        f"({_by(fingerprint.median_shape)}); the largest structure has {structure:,.0f} {unit} and needs "
+        f"{_by(least_patch(fingerprint))}" + (f"; {shrunk[-1]}" if shrunk else ""),
+        f"network: {plural(one.pooling.depth, 'size')}, halved by {_strides(one)} until an axis has 4 {unit}"
+        + ("" if one.pooling.is_plain else ", thick slices later and with kernels of 1 until then"),
+        f"width: {', '.join(map(str, one.features))} features"
+        + (
+            ""
+            if one.width == 32
+            else ", fewer than nnU-Net's 32 first ones, so that the time has room for enough steps"
+        ),
+        f"batch: {one.batch} images a step"
+        + (f", each split over {one.cores} cores ({_by(one.partition)})" if one.cores > 1 else ""),
+        "values: "
+        + (
+            "clipped to percentiles 0.5 and 99.5 of the labeled voxels, and normalized by their mean and deviation (CT)"
+            if fingerprint.is_ct
+            else "normalized by the data set's mean and deviation"
+        ),
+    ]
+    return lines
+
+
+def _refusals(chosen: Chosen[Any]) -> list[tuple[str, str]]:
+    """Return the candidates that were compiled before the chosen one, with the reason against each."""
+    found = []
+    for candidate, verdict in chosen.refused:
+        if not verdict.fits:
+            size = f"{verdict.total_bytes / 2**30:.2f} GiB" if verdict.total_bytes else "more memory"
+            found.append((candidate.name, f"needs {size}"))
+        elif verdict.step_seconds is not None:
+            found.append((candidate.name, f"takes {_seconds(verdict.step_seconds)} a step"))
+    return found
+
+
+def _memory_line(chosen: Chosen[Any]) -> str:
+    verdict: Verdict = chosen.verdict
+    total = "an unknown size" if verdict.total_bytes is None else f"{verdict.total_bytes / 2**30:.2f} GiB"
+    limit = (
+        ""
+        if verdict.limit_bytes is None
+        else f" of {verdict.limit_bytes / 2**30:.2f} GiB that a step may take"
+    )
+    return f"memory: {total}{limit} on each device, by the compiler"
+
+
+def _strides(candidate: UNetCandidate) -> str:
+    return " ".join(_by(row) for row in candidate.pooling.strides)
+
+
+def _by(sizes: Sequence[float]) -> str:
+    return " x ".join(f"{size:g}" for size in sizes)
+
+
+def _seconds(value: float) -> str:
+    return f"{value:.3g} s" if value >= 1 else f"{1000 * value:.3g} ms"
+
+
+def _minutes(step_seconds: float) -> int:
+    return math.ceil(LEAST_STEPS * step_seconds / 0.85 / 60)
