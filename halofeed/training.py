@@ -289,11 +289,11 @@ def _open_runs(parsed: argparse.Namespace, folders: Sequence[str]) -> list[Run]:
     return [open_run(one).changed(**{name: getattr(parsed, name) for name in _RUN_FIELDS}) for one in folders]
 
 
-def _run_folders(text: str) -> list[str]:
-    """Return the folders of RUN or RUN0,RUN1; a folder whose own name has a comma is one."""
+def _run_folders(text: str, name: str = "RUN") -> list[str]:
+    """Return the folders of RUN or RUN0,RUN1, an argument of that name; a folder with a comma in its name is one."""
     folders = [text] if Path(text).is_dir() else [folder for folder in text.split(",") if folder]
     if not folders:
-        raise UsageError("RUN: expected the folder of a run, such as runs/cards")
+        raise UsageError(f"{name}: expected the folder of a run, such as runs/cards")
     if twice := [folder for number, folder in enumerate(folders) if folder in folders[:number]]:
         raise UsageError(f"{twice[0]}: is named twice; name each run once")
     return folders
@@ -307,7 +307,7 @@ def reviewed_predictions(parsed: argparse.Namespace) -> Iterator[Iterable[tuple[
     """
     from halofeed.schemas.file_layout import read_run
 
-    folders = _run_folders(parsed.run)
+    folders = _run_folders(parsed.run, "--run")
     cores = max(read_run(folder)["config"]["cores_per_replica"] for folder in folders)
     _start_jax(None, cores)
     parsed.compile_cache = None
