@@ -616,7 +616,7 @@ def run_predict(parsed: argparse.Namespace, _: list[str]) -> int:
 
 def _predict(parsed: argparse.Namespace, runs: Sequence[Run]) -> int:
     from halofeed.trainer.loaded_run import choose_split
-    from halofeed.trainer.predict import SOURCE_NOUNS, WRITTEN_SCORE, PredictionOptions, predict
+    from halofeed.trainer.predict import WRITTEN_SCORE, PredictionOptions, predict
 
     run = runs[0]
     if parsed.draw_count < 1:
@@ -656,9 +656,19 @@ def _predict(parsed: argparse.Namespace, runs: Sequence[Run]) -> int:
         if done and parsed.draw:
             page = _draw_predictions(parsed, data, split)
     if done:
-        count = plural(done["sources"], SOURCE_NOUNS[done["kind"]])
-        by = f"step {done['checkpoint']}" if len(runs) == 1 else f"the mean of {len(runs)} runs"
-        print(f"{count} predicted by {by} into {parsed.out}")
+        _print_prediction(done, runs, parsed.out)
+    if page is not None:
+        print(f"page: {page}")
+    return 0
+
+
+def _print_prediction(done: Mapping[str, Any], runs: Sequence[Run], out: str) -> None:
+    """Print what was predicted, by predictions.json: where, by which step, and what was left out."""
+    from halofeed.trainer.predict import SOURCE_NOUNS
+
+    count = plural(done["sources"], SOURCE_NOUNS[done["kind"]])
+    by = f"step {done['checkpoint']}" if len(runs) == 1 else f"the mean of {len(runs)} runs"
+    print(f"{count} predicted by {by} into {out}")
     if done.get("largest_component"):
         print(
             f"largest component alone: {', '.join(done['largest_component'])}, as the validation split has proved "
@@ -676,9 +686,6 @@ def _predict(parsed: argparse.Namespace, runs: Sequence[Run]) -> int:
             f"{plural(dropped, 'empty tile')} {were} left out of the data set, so nothing is predicted there; "
             "--source FOLDER predicts complete pictures"
         )
-    if page is not None:
-        print(f"page: {page}")
-    return 0
 
 
 def _print_other_classes(run: Run, data: str) -> None:

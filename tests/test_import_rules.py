@@ -80,7 +80,7 @@ ONLY_IN_FILES = {
     ("loader", "monai"): {"loader/forms/monai_form.py"},
     ("loader", "keras"): {"loader/forms/keras_form.py"},
     ("trainer", "orbax"): {"trainer/checkpoint.py"},
-    ("trainer", "scipy"): {"trainer/metrics.py"},
+    ("trainer", "scipy"): {"trainer/metrics.py", "trainer/largest_component.py"},
     ("trainer", "pycocotools"): {"trainer/metrics.py"},
     ("trainer", "tifffile"): {"trainer/source_grid.py"},
     ("trainer", "h5py"): {"trainer/models/keras_weights.py"},

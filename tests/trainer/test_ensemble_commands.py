@@ -79,7 +79,7 @@ def test_the_masks_of_an_ensemble_are_those_of_the_mean_of_the_probabilities(fol
         for row in range(8):
             record = int(batch.truth["id"][row][0])
             mean = np.mean([np.asarray(one[record], np.float32) for one in single], axis=0)
-            np.testing.assert_allclose(batch.predictions["probabilities"][row], mean, rtol=1e-6)
+            np.testing.assert_allclose(batch.predictions["probabilities"][row], mean, atol=1e-3)  # float16
             assert np.array_equal(batch.predictions["label"][row], mean.argmax(-1))
     said = command("predict", ",".join(map(str, runs)), data, "--split", "fold0", "--out", tmp_path / "masks")
     assert "predicted by the mean of 2 runs" in said
