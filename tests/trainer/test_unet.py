@@ -96,6 +96,9 @@ def test_a_padded_image_has_the_logits_of_the_same_image_with_zeros_added_by_han
     image = jax.random.normal(jax.random.key(0), (2, 9, 14, 1))
     by_hand = jnp.zeros((2, 12, 16, 1)).at[:, :9, :14].set(image)
     np.testing.assert_array_equal(own(image)["logits"], whole(by_hand)["logits"][:, :9, :14])
+    # A model that was built for crops pads complete images.
+    of_crops = UNet(layers_of(), image_shape=(8, 8, 1), **options, pad=True)
+    np.testing.assert_array_equal(of_crops(image)["logits"], own(image)["logits"])
     supervised = UNet(layers_of(), image_shape=(9, 14, 1), **options, pad=True, deep_supervision=True)
     with pytest.raises(UsageError, match="train on crops that divide"):
         supervised(image, Pass(training=True))

@@ -153,7 +153,9 @@ class UNetCandidate:
     def _crop(self) -> tuple[Mapping[str, Any], ...]:
         if self.patch == self.fingerprint.sides:
             return ()
-        return ({"name": "RandomCrop", "sides": list(self.patch), "foreground": 1.0},)
+        # A small class is shown as often as a large one, as nnU-Net samples its foreground.
+        by_class = {"by_class": True} if len(self.fingerprint.structures) > 1 else {}
+        return ({"name": "RandomCrop", "sides": list(self.patch), "foreground": 1.0, **by_class},)
 
     def _model_options(self) -> dict[str, Any]:
         options: dict[str, Any] = {

@@ -164,8 +164,8 @@ class UNet(nnx.Module):
     ) -> None:
         _check_rank(image_shape)
         sizes = image_shape[:-1]
-        strides, self.padding = strides_of(sizes, blocks, details)
-        sizes = [size + more for size, more in zip(sizes, self.padding, strict=True)]
+        strides, padding = strides_of(sizes, blocks, details)
+        sizes = [size + more for size, more in zip(sizes, padding, strict=True)]
         kernels = blocks.kernels or [(3,) * len(sizes)] * blocks.depth
         _check_axes(len(sizes), strides, kernels)
         if details.norm == "instance":
@@ -179,7 +179,7 @@ class UNet(nnx.Module):
         head = partial(layers.dense, after=classes, bias_init=bias)
         features, learned = blocks.features, details.upsampling == "learned"
 
-        self.strides = strides
+        self.strides, self.pad = strides, details.pad
         self.images_at_once = details.images_at_once
         self.down = nnx.List(
             _block(unit, before, after, blocks.convolutions, blocks.growth)
@@ -207,13 +207,16 @@ class UNet(nnx.Module):
             finest first.
         """
         # Most of the memory is in the two finest sizes, so only these are computed a few images at a time.
-        if run.training and any(self.padding) and self.coarse_heads:
+        # A model of crops predicts complete images too, so that their own size decides.
+        sizes = image.shape[1:-1] if self.pad else ()
+        padding = tuple(-size % by for size, by in zip(sizes, _divisors(self.strides), strict=False))
+        if run.training and any(padding) and self.coarse_heads:
             raise UsageError(
                 "deep_supervision: coarser labels of an image that is padded have no fixed grid; train on crops that "
                 "divide, by augment, or leave it out"
             )
         at_once = [*[self.images_at_once] * 2, *[0] * len(self.strides)]
-        x: _Activation = run.hold(_padded(image, self.padding))
+        x: _Activation = run.hold(_padded(image, padding))
         skips = []
         for level, block in enumerate(self.down):
             if level:
@@ -236,7 +239,7 @@ class UNet(nnx.Module):
             if 0 < level <= len(self.coarse_heads):
                 coarse.insert(0, self.coarse_heads[level - 1](_finished(x, run)))
         logits = map_images(lambda x: self.head(_finished(x, run)), x, images=at_once[0], run=run)
-        if any(self.padding):
+        if any(padding):
             logits = logits[(slice(None), *(slice(size) for size in image.shape[1:-1]))]
         return {"logits": logits, "coarse": coarse}
 
