@@ -7,7 +7,7 @@ from dataclasses import replace
 from halofeed.schemas.bounded_json import with_json_checksum
 from halofeed.schemas.file_layout import RUN_FILE, read_run
 from halofeed.trainer.distributed import is_chief
-from halofeed.trainer.largest_component import KEPT, KINDS
+from halofeed.trainer.largest_component import COMPONENT_KINDS, KEPT
 from halofeed.trainer.loaded_run import LoadedRun
 from halofeed.trainer.run_folder import Run, write_json
 
@@ -29,7 +29,7 @@ def prove_rules(run: Run, data: str, split: str, which: str) -> tuple[list[str],
     Returns:
         Lines on what was proved, and the run with the rules.
     """
-    if run.facts.task != "segmentation" or run.facts.kind not in KINDS:
+    if run.facts.task != "segmentation" or run.facts.kind not in COMPONENT_KINDS:
         return [], run
     if split != run.document.get("evaluate_split"):
         return [], run

@@ -19,7 +19,7 @@ from halofeed.trainer.task import Host
 
 KEPT = "largest_component"
 """Member of run.json and predictions.json."""
-KINDS = ("picture", "volume")
+COMPONENT_KINDS = ("picture", "volume")
 """Kinds of images with the rule: the frames of a clip have no common space."""
 
 
@@ -45,7 +45,7 @@ class ComponentRule:
 
     @property
     def is_proved(self) -> bool:
-        """Whether the mean rises, and more examples rise than fall."""
+        """True if the mean rises, and more examples rise than fall."""
         return self.after > self.before and self.better > self.worse
 
     def text(self) -> str:

@@ -23,7 +23,7 @@ from halofeed.trainer.data import (
 )
 from halofeed.trainer.detection.merge_tiles import MergeRule
 from halofeed.trainer.evaluate import Predicted, Predictor, ScanMetrics
-from halofeed.trainer.largest_component import KINDS, ComponentMetrics, ComponentRule, kept_classes
+from halofeed.trainer.largest_component import COMPONENT_KINDS, ComponentMetrics, ComponentRule, kept_classes
 from halofeed.trainer.mask_rule import MaskRule
 from halofeed.trainer.mesh import make_mesh
 from halofeed.trainer.record_metadata import SplitMetadata
@@ -141,7 +141,7 @@ class LoadedRun:
         if (
             metrics is None
             and isinstance(task, Segmentation)
-            and self.facts.kind in KINDS
+            and self.facts.kind in COMPONENT_KINDS
             and not task.regions
         ):
             metrics = components = ComponentMetrics(task.metrics(), kept, task.ignore_label)

@@ -44,7 +44,7 @@ from halofeed.system.wording import plural, printable
 from halofeed.trainer.detection.merge_tiles import MergeRule
 from halofeed.trainer.ensemble import Ensemble, load_runs
 from halofeed.trainer.geojson_predictions import PredictedLabels, PredictedObjects, write_geojson
-from halofeed.trainer.largest_component import KEPT, KINDS, keep_largest
+from halofeed.trainer.largest_component import COMPONENT_KINDS, KEPT, keep_largest
 from halofeed.trainer.mask_rule import MaskRule
 from halofeed.trainer.object_masks import MaskPlacement, predicted_masks
 from halofeed.trainer.picture_bands import BandBlender, BandLabels
@@ -742,7 +742,7 @@ def writer_of(
         return partial(WholeMaskWriter, options=options)
     kind = metadata.manifest.kind.name
     # Components are proved for pictures and scans alone.
-    if kept and kind in KINDS:
+    if kept and kind in COMPONENT_KINDS:
         return partial(SegmentationWriter, options=options, kept=kept)
     return partial(MASK_WRITERS[kind], options=options)
 

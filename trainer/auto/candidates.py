@@ -46,7 +46,7 @@ class Machine:
     is_present: bool = True
 
 
-class Candidate(Protocol):
+class PlanCandidate(Protocol):
     """One configuration to try."""
 
     @property

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from halofeed.system.errors import UsageError
-from halofeed.trainer.auto.candidates import Candidate
+from halofeed.trainer.auto.candidates import PlanCandidate
 
 LEAST_STEPS = 300
 """Fewest steps of a run: with fewer a larger network is worth less than more steps (docs/decisions.md)."""
@@ -40,14 +40,14 @@ class Verdict:
     is_measured: bool = False
 
 
-T = TypeVar("T", bound=Candidate)
-Judge = Callable[[T], Verdict]
+AnyCandidate = TypeVar("AnyCandidate", bound=PlanCandidate)
+Judge = Callable[[AnyCandidate], Verdict]
 """Function that compiles a candidate, and takes steps where that is possible."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Chosen(Generic[T]):
-    """Candidate that fits, with its verdict and the number of candidates that were compiled.
+class Chosen(Generic[AnyCandidate]):
+    """PlanCandidate that fits, with its verdict and the number of candidates that were compiled.
 
     Args:
         candidate: the chosen one.
@@ -56,14 +56,14 @@ class Chosen(Generic[T]):
         is_in_time: whether it can take `LEAST_STEPS` steps in the budget.
     """
 
-    candidate: T
+    candidate: AnyCandidate
     verdict: Verdict
-    refused: tuple[tuple[T, Verdict], ...] = ()
+    refused: tuple[tuple[AnyCandidate, Verdict], ...] = ()
     is_in_time: bool = True
 
 
 @dataclass
-class _Search(Generic[T]):
+class _Search(Generic[AnyCandidate]):
     """State of a choice: estimates that each verdict corrects.
 
     Args:
@@ -73,8 +73,8 @@ class _Search(Generic[T]):
         limit_bytes: memory of a device; None takes the verdict's.
     """
 
-    candidates: list[T]
-    judge: Judge[T]
+    candidates: list[AnyCandidate]
+    judge: Judge[AnyCandidate]
     seconds: float | None
     limit_bytes: int | None
     flops_per_second: float
@@ -125,14 +125,14 @@ class _Search(Generic[T]):
         return verdict
 
 
-def choose(
-    candidates: Iterable[T],
-    judge: Judge[T],
+def choose_candidate(
+    candidates: Iterable[AnyCandidate],
+    judge: Judge[AnyCandidate],
     *,
     platform: str,
     seconds: float | None = None,
     limit_bytes: int | None = None,
-) -> Chosen[T]:
+) -> Chosen[AnyCandidate]:
     """Return the first candidate that fits the memory and can take `LEAST_STEPS` steps in the time.
 
     Estimates choose which candidate to compile next, each verdict corrects them, and only a candidate whose verdict is
@@ -179,7 +179,7 @@ def choose(
     )
 
 
-def _first_that_fits(search: _Search[T]) -> int | None:
+def _first_that_fits(search: _Search[AnyCandidate]) -> int | None:
     """Compile candidates from the smallest on until one fits; None if none of a few does."""
     for _ in range(_TRIES):
         number = search.smallest()
@@ -190,7 +190,7 @@ def _first_that_fits(search: _Search[T]) -> int | None:
     return None
 
 
-def _too_large(search: _Search[T]) -> str:
+def _too_large(search: _Search[AnyCandidate]) -> str:
     least = min((one.total_bytes for one in search.verdicts.values() if one.total_bytes), default=0)
     limit = f" of {search.limit_bytes / 2**30:.2f} GiB" if search.limit_bytes else ""
     return (

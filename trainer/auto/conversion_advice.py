@@ -20,7 +20,7 @@ _TILE_OVERLAP = 2
 
 @dataclass(frozen=True, kw_only=True)
 class ConversionAdvice:
-    """What a conversion should choose.
+    """Options that a conversion should choose.
 
     Args:
         reasons: what is wrong with the stored records, each with its figure.

@@ -15,7 +15,7 @@ from halofeed.loader import Loader
 from halofeed.schemas.partition import CORES_PER_REPLICA
 from halofeed.system.errors import UsageError
 from halofeed.system.memory import available_memory
-from halofeed.trainer.auto.candidates import Candidate, Machine
+from halofeed.trainer.auto.candidates import Machine, PlanCandidate
 from halofeed.trainer.auto.choose import Verdict
 from halofeed.trainer.config import TrainConfig
 from halofeed.trainer.data import open_data
@@ -30,7 +30,7 @@ MEMORY_SHARE = 0.7
 """Share of the free memory of a machine, or of a GPU's, that a step may take: loader and evaluation need some too."""
 _TIMED_STEPS = 2
 _OUT_OF_MEMORY = ("RESOURCE_EXHAUSTED", "Ran out of memory", "out of memory")
-Configure = Callable[[Candidate], TrainConfig]
+Configure = Callable[[PlanCandidate], TrainConfig]
 
 
 def request_of_data(config: TrainConfig, path: str, split: str, topology: str) -> Request:
@@ -101,7 +101,7 @@ class PresentJudge:
     machine: Machine
     tell: Tell
 
-    def __call__(self, candidate: Candidate) -> Verdict:
+    def __call__(self, candidate: PlanCandidate) -> Verdict:
         """Return the memory and the time of a step; a step that ends for lack of memory does not fit."""
         request = request_of_data(self.configure(candidate), self.path, self.split, self.machine.platform)
         began = time.monotonic()
@@ -172,7 +172,7 @@ class CompilingJudge:
     tell: Tell
     jobs: int | None = None
 
-    def __call__(self, candidate: Candidate) -> Verdict:
+    def __call__(self, candidate: PlanCandidate) -> Verdict:
         """Return the compiler's memory of a step, and the lower bound of its time."""
         request = request_of_data(self.configure(candidate), self.path, self.split, self.topology)
         (result,) = compile_all([request], self.cache, names=[candidate.name], tell=self.tell, jobs=self.jobs)
@@ -189,7 +189,7 @@ class CompilingJudge:
             step_seconds=bound["step"] if bound else None,
         )
 
-    def plan(self, candidate: Candidate) -> dict[str, Any]:
+    def plan(self, candidate: PlanCandidate) -> dict[str, Any]:
         """Return the plan of a candidate as `plan_config` makes it; a judged one is in the cache."""
         request = request_of_data(self.configure(candidate), self.path, self.split, self.topology)
         cores = (request.config.cores_per_replica,)

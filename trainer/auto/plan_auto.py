@@ -10,14 +10,14 @@ from typing import Any
 from halofeed.system.errors import UsageError
 from halofeed.system.wording import plural
 from halofeed.trainer.auto.candidates import (
-    Candidate,
     Machine,
+    PlanCandidate,
     RecipeCandidate,
     UNetCandidate,
     least_patch,
     unet_candidates,
 )
-from halofeed.trainer.auto.choose import LEAST_STEPS, Chosen, Judge, Verdict, choose, steps_in
+from halofeed.trainer.auto.choose import LEAST_STEPS, Chosen, Judge, Verdict, choose_candidate, steps_in
 from halofeed.trainer.auto.fingerprint import Fingerprint
 from halofeed.trainer.choose_config import ConfigChoice
 from halofeed.trainer.config import TrainConfig
@@ -54,7 +54,7 @@ class AutoPlan:
 
 @dataclass(frozen=True, kw_only=True)
 class Planner:
-    """What a plan needs to know besides the data set.
+    """Machine, time and functions of a plan.
 
     Args:
         machine: devices of the run.
@@ -66,7 +66,7 @@ class Planner:
     machine: Machine
     seconds: float
     configure: Callable[[str, Mapping[str, Any]], TrainConfig]
-    judge_of: Callable[[Callable[[Candidate], TrainConfig]], Judge[Any]]
+    judge_of: Callable[[Callable[[PlanCandidate], TrainConfig]], Judge[Any]]
 
 
 def plan_auto(fingerprint: Fingerprint, choice: ConfigChoice, planner: Planner) -> AutoPlan:
@@ -100,10 +100,10 @@ def plan_auto(fingerprint: Fingerprint, choice: ConfigChoice, planner: Planner) 
             "`halofeed configs` with --config"
         )
 
-    def configured(candidate: Candidate) -> TrainConfig:
+    def configured(candidate: PlanCandidate) -> TrainConfig:
         return planner.configure(choice.name, _merged(task_changes, candidate.changes()))
 
-    chosen = choose(
+    chosen = choose_candidate(
         candidates,
         planner.judge_of(configured),
         platform=planner.machine.platform,

@@ -46,7 +46,7 @@ class Pooling:
 
     @property
     def is_plain(self) -> bool:
-        """Whether every axis is halved every time and every kernel is 3, as in a U-Net without these options."""
+        """True if every axis is halved every time and every kernel is 3, as in a U-Net without these options."""
         return {size for row in self.strides for size in row} == {2} and {
             size for row in self.kernels for size in row
         } == {3}

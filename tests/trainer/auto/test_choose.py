@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from halofeed.errors import UsageError
 from halofeed.trainer.auto.candidates import Machine, UNetCandidate, least_patch, unet_candidates
-from halofeed.trainer.auto.choose import LEAST_STEPS, Verdict, choose, steps_in
+from halofeed.trainer.auto.choose import LEAST_STEPS, Verdict, choose_candidate, steps_in
 from halofeed.trainer.auto.fingerprint import Fingerprint
 
 
@@ -62,10 +62,10 @@ def test_what_is_chosen_was_judged_and_fits_and_few_are_judged(candidates, limit
     judge = judged(limit, asked)
     if all(one.true_bytes > limit for one in candidates):
         with pytest.raises(UsageError, match="nothing fits the memory"):
-            choose(candidates, judge, platform="cpu", seconds=seconds, limit_bytes=limit)
+            choose_candidate(candidates, judge, platform="cpu", seconds=seconds, limit_bytes=limit)
         return
     with contextlib.suppress(UsageError):  # the estimates may be too wrong to find one in a few tries
-        found = choose(candidates, judge, platform="cpu", seconds=seconds, limit_bytes=limit)
+        found = choose_candidate(candidates, judge, platform="cpu", seconds=seconds, limit_bytes=limit)
     if all(one.true_bytes > limit for one in asked):
         return
     assert found.candidate in asked and found.verdict.fits and found.candidate.true_bytes <= limit
@@ -85,19 +85,21 @@ def test_exact_estimates_find_the_first_candidate_that_an_exhaustive_search_find
         for work in (64, 32, 16, 8, 4, 2, 1)
     ]
     asked = []
-    found = choose(candidates, judged(40, asked), platform="cpu", seconds=5 * LEAST_STEPS, limit_bytes=40)
+    found = choose_candidate(
+        candidates, judged(40, asked), platform="cpu", seconds=5 * LEAST_STEPS, limit_bytes=40
+    )
     assert found.candidate.true_seconds == 4 and len(asked) <= 3
 
 
 def test_without_enough_time_the_fastest_is_chosen_and_called_late():
     candidates = [Fake(work * 1e9, work, work, work) for work in (64, 32, 16)]
-    found = choose(candidates, judged(100, []), platform="cpu", seconds=1.0, limit_bytes=100)
+    found = choose_candidate(candidates, judged(100, []), platform="cpu", seconds=1.0, limit_bytes=100)
     assert (found.candidate.true_seconds, found.is_in_time) == (16, False)
 
 
 def test_nothing_fits_is_an_error_with_the_least_need():
     with pytest.raises(UsageError, match=r"nothing fits the memory of 0.00 GiB.*needs 1.00 GiB"):
-        choose([Fake(1, 1, 1, 1 << 30)], judged(10, []), platform="cpu", limit_bytes=10)
+        choose_candidate([Fake(1, 1, 1, 1 << 30)], judged(10, []), platform="cpu", limit_bytes=10)
 
 
 def test_steps_leave_time_for_the_evaluation():
