@@ -115,7 +115,7 @@ def _confirmed(reviewed: ReviewedSet, pairs: Pairs, planes: int) -> tuple[Pairs,
     if left:
         reviewed.not_searched.append(
             f"{plural(left, 'pair')} of records whose signatures are less alike, because the pixels of "
-            f"{reviewed.most_compared:,} pairs were compared"
+            f"{reviewed.most_compared:,} doubtful pairs were compared"
         )
     return pairs.take(trusted), similarities[trusted]
 

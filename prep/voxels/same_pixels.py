@@ -21,7 +21,7 @@ COMPARED_SIDE = 96
 _SAME, _SMALL = 0.8, 64
 """Correlation of details from which two aligned pictures may show the same, and side below which a picture is small.
 
-Of 1,300 planted copies (photographs, blood cells, drawn shapes), 99 % reach it, and so do 95 % of 198 true copies of
+Of 1,300 planted copies (photographs, blood cells, drawn shapes), 99 % reach it, and so do 95 % of 196 true copies of
 CIFAR-10."""
 _BLOCKS_AGREE, _SMALL_BLOCKS_AGREE = 0.5, 0.7
 """Correlation that three quarters of the blocks with details must reach, and that of small pictures.

@@ -340,7 +340,7 @@ def test_doubtful_pairs_beyond_the_limit_are_counted(tmp_path: Path) -> None:
     limited = ReviewedSet(tmp_path / "drawn" / "1.0.0", most_compared=1)
     list(find_copies(limited))
     (text,) = limited.not_searched
-    assert "pairs of records whose signatures are less alike" in text and "of 1 pairs were compared" in text
+    assert "pairs of records whose signatures are less alike" in text and "of 1 doubtful pairs were compared" in text
 
 
 def test_alike_pairs_beyond_the_limit_are_copies_only_where_the_compared_ones_are(
@@ -358,7 +358,7 @@ def test_alike_pairs_beyond_the_limit_are_copies_only_where_the_compared_ones_ar
     monkeypatch.setattr(copies_module, "match_pair", lambda *_: unlike)
     assert all(len(group.records) == 2 for group in copy_groups(limited))
     (text,) = limited.not_searched
-    assert "of 8 pairs were compared" in text
+    assert "of 8 doubtful pairs were compared" in text
 
 
 def test_retinas_of_other_eyes_are_no_copies_and_a_suspect_states_the_correlation_of_the_pixels(
