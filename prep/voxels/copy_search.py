@@ -42,12 +42,13 @@ _FLAT = 256
 _LEAST_DETAILS = 6.0
 """Number of cells among which the details of a thumbnail are spread; a blank page with a page number has 1 or 2."""
 _TERMS = 8
-_BANDS = 4
-_NEIGHBORS, _MOST_NEIGHBORS, _NEAR_KEYS = 8, 32, 2_000_000
-"""Sorted keys on each side of a key that are compared with it; more in a set for which they are few in all.
+_BANDS, _MOST_BANDS, _FEW = 4, 16, 100_000
+"""Orders in which keys are sorted, and those of at most `_FEW` records.
 
-Of 286 known pairs of CIFAR-10 (60,000 pictures), 8 neighbors bring 216 to the comparison, 16 bring 229, 32 bring 234
-(processor time 13, 19 and 22 s)."""
+Of 286 known pairs of CIFAR-10 (60,000 pictures), 4 orders bring 216 to the comparison, and 16 bring 245 (processor time
+13 and 26 s); 4 with 32 neighbors bring 234 in 21 s."""
+_NEIGHBORS = 8
+"""Sorted keys on each side of a key that are compared with it."""
 _MOST_SIGNS = 14
 """Signs that may differ: one in 60,000 random pairs differs in as few."""
 _UNSURE = 0.25
@@ -272,20 +273,21 @@ class _Linked:
 class _Index:
     """Sorted keys of some of the thumbnails [record, row, column].
 
-    A key has the signs of the cosine terms in one of `_BANDS` orders, each of which begins with other low terms.
+    A key has the signs of the cosine terms in one of several orders, each of which begins with other low terms.
     """
 
     def __init__(self, thumbnails: NDArray[np.int8], rows: _Integers) -> None:
         self.thumbnails, self._rows = thumbnails, rows
         count = len(rows)
-        self._keys = np.empty((_BANDS, count), np.uint64)
+        self._bands = _MOST_BANDS if count <= _FEW else _BANDS
+        self._keys = np.empty((self._bands, count), np.uint64)
         self._turns = np.empty(count, np.uint8)
         for part in _parts(count, _CHUNK):
             terms = _terms(thumbnails[rows[part]], 0)
             turns, _ = _canonical_turns(terms)
             self._turns[part] = turns
-            self._keys[:, part] = _keys(terms, np.arange(len(terms)), turns)
-        self._orders = np.empty((_BANDS, count), np.int32)
+            self._keys[:, part] = _keys(terms, np.arange(len(terms)), turns, self._bands)
+        self._orders = np.empty((self._bands, count), np.int32)
         for keys, order in zip(self._keys, self._orders, strict=True):
             order[:] = np.argsort(keys)
             keys[:] = keys[order]
@@ -300,7 +302,7 @@ class _Index:
         asked = [np.flatnonzero((unsure & other) == other) for other in range(8)]
         rows = np.concatenate(asked)
         turns = turns[rows] ^ np.repeat(np.arange(8), list(map(len, asked)))
-        first, second, turns = self._near(_keys(terms, rows, turns), rows + part.start, turns)
+        first, second, turns = self._near(_keys(terms, rows, turns, self._bands), rows + part.start, turns)
         first, second = self._rows[first], self._rows[second]
         if trees is not None:
             other = trees[first] != trees[second]
@@ -320,13 +322,12 @@ class _Index:
     ) -> tuple[_Integers, _Integers, _Integers]:
         """Return (first, second, turn) of records whose keys have few other signs, each once."""
         count = len(self._rows)
-        neighbors = min(max(_NEIGHBORS, _NEAR_KEYS // count), _MOST_NEIGHBORS)
         found = [np.empty(0, np.int64)]
         for band_keys, own, order in zip(keys, self._keys, self._orders, strict=True):
             by_key = np.argsort(band_keys)
             asked = band_keys[by_key]
             places = np.searchsorted(own, asked)
-            for step in range(-neighbors, neighbors):
+            for step in range(-_NEIGHBORS, _NEIGHBORS):
                 at = (places + step).clip(0, count - 1)
                 near = np.flatnonzero(np.bitwise_count(own[at] ^ asked) <= _MOST_SIGNS)
                 second, number = order[at[near]], by_key[near]
@@ -477,17 +478,17 @@ def _canonical_turns(terms: _Floats) -> tuple[_Integers, _Integers]:
     return turns.astype(np.int64), unsure.astype(np.int64)
 
 
-def _keys(terms: _Floats, rows: _Integers, turns: _Integers) -> NDArray[np.uint64]:
+def _keys(terms: _Floats, rows: _Integers, turns: _Integers, bands: int) -> NDArray[np.uint64]:
     """Return the keys of some rows of terms [record, row, column] after turns, uint64 [band, key].
 
-    The signs are in `_BANDS` groups, each with low terms first, and the key of a band begins with another group.
+    The signs are in as many groups as bands, each with low terms first. The key of a band begins with another group.
     """
-    places, masks = _sign_places()
+    places, masks = _sign_places(bands)
     negative = terms < 0
     negative[:, 0, 0] = False
     packed = np.array([_packed(one, places) for one in (negative, negative.transpose(0, 2, 1))])
     keys = packed[turns >> 2, rows] ^ masks[turns]
-    shifts = np.arange(_BANDS, dtype=np.uint64)[:, None] * np.uint64(_TERMS * _TERMS // _BANDS)
+    shifts = np.arange(bands, dtype=np.uint64)[:, None] * np.uint64(_TERMS * _TERMS // bands)
     back = (np.uint64(_TERMS * _TERMS) - shifts) % np.uint64(_TERMS * _TERMS)
     return np.asarray(keys << shifts | keys >> back)
 
@@ -498,13 +499,13 @@ def _packed(negative: NDArray[np.bool_], places: NDArray[np.intp]) -> NDArray[np
     return np.packbits(np.ascontiguousarray(signs), axis=1).view(">u8")[:, 0].astype(np.uint64)
 
 
-@lru_cache(maxsize=1)
-def _sign_places() -> tuple[NDArray[np.intp], NDArray[np.uint64]]:
+@lru_cache(maxsize=2)
+def _sign_places(bands: int) -> tuple[NDArray[np.intp], NDArray[np.uint64]]:
     """Return the place of the term of each bit of a key, and the bits that each turn inverts."""
     rows, columns = _low_terms()
     # The bits that are left are those of the mean, whose sign is not used.
-    spread = [np.arange(band, len(rows), _BANDS) for band in range(_BANDS)]
-    size = _TERMS * _TERMS // _BANDS
+    spread = [np.arange(band, len(rows), bands) for band in range(bands)]
+    size = _TERMS * _TERMS // bands
     order = np.concatenate([np.append(one, np.full(size - len(one), -1)) for one in spread])
     down, across = np.append(rows, 0)[order], np.append(columns, 0)[order]
     masks = []
