@@ -157,7 +157,7 @@ def signed(words: list[tuple[int, ...]]) -> Signatures:
 
 
 def test_many_copies_of_one_picture_are_all_in_some_pair(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(copy_search, "_MOST_NEIGHBORS", 8)
+    monkeypatch.setattr(copy_search, "_MOST_BANDS", 4)
     picture = draw(1)
     words = [sign_picture(picture, f"{number}.png", None) for number in range(300)]
     pairs = find_pairs(signed([*words, sign_picture(draw(2), "x.png", None)]))
@@ -340,7 +340,10 @@ def test_doubtful_pairs_beyond_the_limit_are_counted(tmp_path: Path) -> None:
     limited = ReviewedSet(tmp_path / "drawn" / "1.0.0", most_compared=1)
     list(find_copies(limited))
     (text,) = limited.not_searched
-    assert "pairs of records whose signatures are less alike" in text and "of 1 doubtful pairs were compared" in text
+    assert (
+        "pairs of records whose signatures are less alike" in text
+        and "of 1 doubtful pairs were compared" in text
+    )
 
 
 def test_alike_pairs_beyond_the_limit_are_copies_only_where_the_compared_ones_are(
