@@ -49,7 +49,8 @@ _AUGMENTATIONS = (
 _MODULES = {
     **dict.fromkeys(_API, "halofeed.api"),
     **dict.fromkeys(
-        ("Loader", "Mixture", "boxes_to_mm", "boxes_to_source", "join_id", *_AUGMENTATIONS), "halofeed.loader"
+        ("Loader", "Mixture", "RepeatFactor", "boxes_to_mm", "boxes_to_source", "join_id", *_AUGMENTATIONS),
+        "halofeed.loader",
     ),
     **dict.fromkeys(("constrain", "make_mesh"), "halofeed.trainer.mesh"),
     "ConversionSummary": "halofeed.pipelines.run_counts",

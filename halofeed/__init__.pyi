@@ -25,6 +25,7 @@ from halofeed.loader import RandomCrop as RandomCrop
 from halofeed.loader import RandomCropImage as RandomCropImage
 from halofeed.loader import RandomResizedCrop as RandomResizedCrop
 from halofeed.loader import RandomRotation as RandomRotation
+from halofeed.loader import RepeatFactor as RepeatFactor
 from halofeed.loader import Rotate90 as Rotate90
 from halofeed.loader import ScaleJitter as ScaleJitter
 from halofeed.loader import SsdRandomCrop as SsdRandomCrop

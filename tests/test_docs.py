@@ -47,17 +47,9 @@ def test_a_row_of_meanings_or_guarantees_is_whole_and_held_by_tests_that_exist(c
 def test_options_that_the_pages_name_exist() -> None:
     commands = next(a for a in _parser()._actions if isinstance(a, argparse._SubParsersAction))
     known = {flag for command in commands.choices.values() for flag in command._option_string_actions}
-    known |= {"--all", "--exhaustive", "--runner", "--project", "--region", "--parallelism"}
-    known |= {"--against", "--planes"}
-    known |= {"--only", "--rounds", "--quick", "--larger-than-memory", "--photographs", "--gigabytes"}
-    known |= {
-        "--gcs",
-        "--slow",
-        "--engines",
-        "--peers",
-        "--pictures",
-        "--volumes",
-    }  # of benchmarks
+    known |= {"--all", "--exhaustive", "--runner", "--project", "--region", "--parallelism", "--planes"}
+    for script in ROOT.glob("benchmarks/*.py"):
+        known |= set(re.findall(r'add_argument\(\s*"(--[a-z][a-z-]+)"', script.read_text()))
     for page in (ROOT / "README.md", *sorted(ROOT.glob("docs/*.md")), *sorted(ROOT.glob("tests/*.md"))):
         named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+(?![\w-])", page.read_text()))
         assert not named - known, (page.name, sorted(named - known))
