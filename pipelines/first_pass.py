@@ -41,7 +41,7 @@ from halofeed.prep.voxels.copy_groups import (
     group_pairs,
     without_unlike,
 )
-from halofeed.prep.voxels.copy_search import Pairs, find_pairs, is_certain
+from halofeed.prep.voxels.copy_search import Pairs, find_pairs_within, is_certain
 from halofeed.prep.voxels.same_pixels import Gray
 from halofeed.prep.voxels.signatures import unpack_signatures, with_group
 from halofeed.system.errors import JobError
@@ -126,18 +126,20 @@ class FirstPass:
         signed, unlabeled = self._sign(examples, count)
         width = max((len(one.words) for one in signed.values() if one is not None), default=0)
         words = np.zeros((count, width), np.int64)
-        pixels = np.zeros(count, np.int64)
         for number, one in signed.items():
             if one is not None:
-                words[number, : len(one.words)], pixels[number] = one.words, one.pixels
+                words[number, : len(one.words)] = one.words
         signatures = unpack_signatures(words)
         # One patient is in one split anyway, and scans of one region are much alike.
-        pairs = find_pairs(signatures, signatures.groups)
         # Images for prediction have no label that could leak, as `halofeed review` has it.
-        pairs = pairs.take(unlabeled[pairs.first] == unlabeled[pairs.second])
+        pairs = find_pairs_within(signatures, unlabeled, signatures.groups)
         pairs, left = self._confirmed(examples, pairs, signatures.thumbnails.shape[1])
         groups = group_pairs(pairs)
-        contents = {number: one.content for number, one in signed.items() if one is not None}
+        signed |= self._sign_known(examples, groups, signed)
+        contents, pixels = {}, np.zeros(count, np.int64)
+        for number, one in signed.items():
+            if one is not None:
+                contents[number], pixels[number] = one.content, one.pixels
         return FoundCopies(
             groups=groups,
             differences=self._differences(examples, groups, contents),
@@ -180,6 +182,24 @@ class FirstPass:
         for number, one in self._run(sign_source, new()):
             self._signed[keys[number]] = one
         return {number: self._signed[key] for number, key in keys.items()}, unlabeled
+
+    def _sign_known(
+        self,
+        examples: Iterable[SourceExample],
+        groups: Sequence[CopyGroup],
+        signed: Mapping[int, SourceSignature | None],
+    ) -> dict[int, SourceSignature]:
+        """Return new signatures of those copies whose signatures are of the earlier version.
+
+        Indexes have no size and no digest of the file alone, which decide which copy is kept, and whether boxes are
+        compared by their places. Without them, --from would leave out what a complete conversion keeps.
+        """
+        members = {number for group in groups for number in group.records}
+        known = {number for number in members if (one := signed[number]) is not None and not one.pixels}
+        if not known:
+            return {}
+        again = ((number, _decoded_alone(example)) for number, example in self._chosen(examples, known))
+        return {number: one for number, one in self._run(sign_source, again) if one is not None}
 
     def _confirmed(self, examples: Iterable[SourceExample], pairs: Pairs, planes: int) -> tuple[Pairs, int]:
         """Return the pairs that are copies, and how many were too many to compare."""

@@ -34,6 +34,9 @@ SIGNED_SIDE = 128
 _CLIP_FRAMES = 12
 """Frames of a clip that are decoded: as many as a signature reads."""
 _SAME_PLACE = 0.15
+_SHOWN = 1e-4
+"""Share of a label that one copy has and another one lacks, from which they differ: a lesion is small, and the copy
+with it must not be left out silently. A speck of fewer pixels may be lost when a label image is resized."""
 _MOST_COLORS = 4096
 """Values of a label picture; one with more is compressed with losses, and its bytes are compared."""
 
@@ -205,7 +208,9 @@ def differing_annotations(
         is_whole: whether all copies show all objects.
         is_exact: whether all copies have the same bytes, so that their boxes have the same places.
     """
-    classes = {" + ".join(sorted(one.classes)) for one in references if one.classes}
+    # A picture of a multi-label set without any class is labeled, too.
+    classed = [one for one in references if one.label is not None or one.labels is not None]
+    classes = {" + ".join(sorted(one.classes)) or "no class" for one in classed}
     if len(classes) > 1:
         return " and ".join(sorted(classes))
     boxes = [one for one in references if one.boxes is not None]
@@ -254,6 +259,8 @@ def differing_shares(shares: Sequence[Mapping[str, float]], least: float = 0.02)
 
     >>> differing_shares([{"1": 0.2}, {"1": 0.21}]), differing_shares([{"1": 0.2}, {}])
     ('', "label '1' covers 20% more in one of them")
+    >>> differing_shares([{"1": 0.2, "tumor": 0.001}, {"1": 0.2}])
+    "label 'tumor' is in one of them only, and covers 0.10%"
     """
     return next(_differences(shares, least), "")
 
@@ -263,3 +270,5 @@ def _differences(shares: Sequence[Mapping[str, float]], least: float) -> Iterato
         covered = [one.get(name, 0.0) for one in shares]
         if (more := max(covered) - min(covered)) > least:
             yield f"label {name.partition('#')[0]!r} covers {more:.0%} more in one of them"
+        elif not min(covered) and more > _SHOWN:
+            yield f"label {name.partition('#')[0]!r} is in one of them only, and covers {more:.2%}"

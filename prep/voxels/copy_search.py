@@ -140,6 +140,27 @@ def find_pairs(
     return pairs.take(pairs.scores >= DOUBTFUL)
 
 
+def find_pairs_within(
+    signatures: Signatures, kinds: NDArray[np.bool_], together: NDArray[np.int64] | None = None
+) -> Pairs:
+    """Return the pairs of `find_pairs` whose records are of one kind, searched for each kind alone.
+
+    In a common search, 64 copies may be linked by records of the other kind only, and without these by nothing.
+
+    Args:
+        kinds: bool [record].
+        signatures, together: as for `find_pairs`.
+    """
+    if kinds.all() or not kinds.any():
+        return find_pairs(signatures, together)
+    found = []
+    for numbers in (np.flatnonzero(~kinds), np.flatnonzero(kinds)):
+        some = Signatures(**{name: values[numbers] for name, values in vars(signatures).items()})
+        pairs = find_pairs(some, None if together is None else together[numbers])
+        found.append(replace(pairs, first=numbers[pairs.first], second=numbers[pairs.second]))
+    return _joined(found)
+
+
 def _pairs_of(index: _Index, window: int, trees: _Integers | None, apart: _Apart, part: slice) -> Pairs:
     """Return the pairs of which the first one is in a part of the index, with scores."""
     return _best_of_each(_alike(index.thumbnails, index.candidates(window, part, trees), apart))

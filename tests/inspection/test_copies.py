@@ -20,6 +20,7 @@ from halofeed.prep.voxels import copy_search, signatures
 from halofeed.prep.voxels.copy_groups import group_pairs
 from halofeed.prep.voxels.copy_search import (
     find_pairs,
+    find_pairs_within,
     shows_something,
     turn_back,
     turn_by_both,
@@ -194,6 +195,18 @@ def test_records_of_one_number_are_no_pairs_and_link_nothing() -> None:
     pairs = find_pairs(signed(words), together)
     found = {frozenset(pair) for pair in zip(pairs.first.tolist(), pairs.second.tolist(), strict=True)}
     assert found == {frozenset(pair) for pair in ((0, 2), (0, 3), (1, 2), (1, 3), (2, 3), (2, 4), (3, 4))}
+
+
+def test_records_of_one_kind_are_linked_without_those_of_the_other() -> None:
+    drawn = draw(0)
+    words = [sign_picture(drawn, f"{number}.png", None) for number in range(80)]
+    kinds = np.arange(80) < 40
+    groups = group_pairs(find_pairs_within(signed(words), kinds))
+    assert [group.records for group in groups] == [tuple(range(40)), tuple(range(40, 80))]
+    # A search of all links those of one kind by the others.
+    pairs = find_pairs(signed(words))
+    kept = group_pairs(pairs.take(kinds[pairs.first] == kinds[pairs.second]))
+    assert sum(len(group.records) for group in kept) < 80
 
 
 def test_a_mirrored_scan_is_found_and_a_scan_of_the_same_first_slices_is_none() -> None:

@@ -233,6 +233,29 @@ def test_masks_of_copies_are_compared_and_pictures_for_prediction_stay_apart(tmp
     assert done.manifest.inputs[COPIES]["groups with other labels"] == 1
 
 
+def test_a_small_lesion_that_one_copy_lacks_is_another_label(tmp_path: Path) -> None:
+    for name, side in {"0": 10, "0b": 0, "1": 10}.items():
+        mask = np.zeros((160, 200), np.uint8)
+        mask[:80, :100] = 1
+        mask[100 : 100 + side, 100 : 100 + side] = 2
+        write(tmp_path / "in", f"images/{name}.png", draw(int(name[0])))
+        write(tmp_path / "in", f"masks/{name}.png", mask)
+    pairs = {"layout": "pairs", "image_pattern": "images/{id}.png", "label_pattern": "masks/{id}.png"}
+    options = {**PICTURES, "task": "segmentation", "duplicates": "drop", **pairs}
+    done = run_convert(tmp_path / "in", tmp_path / "out", **options)
+    assert not left_out(done) and done.manifest.inputs[COPIES]["groups with other labels"] == 1
+
+
+def test_no_class_is_another_label_than_a_class(tmp_path: Path) -> None:
+    for name in ("0.png", "0b.png", "1.png", "2.png"):
+        write(tmp_path / "in", name, draw(int(name[0])))
+    rows = ["path,label", "0.png,[]", "0b.png,hat", "1.png,hat", "2.png,hat", "2.png,shoe", ""]
+    (tmp_path / "in" / "labels.csv").write_text("\n".join(rows))
+    options = {**PICTURES, "layout": "csv", "task": "classification", "several_classes": "keep"}
+    done = run_convert(tmp_path / "in", tmp_path / "out", duplicates="drop", **options)
+    assert not left_out(done) and done.manifest.inputs[COPIES]["groups with other labels"] == 1
+
+
 def _scan(seed: int) -> np.ndarray:
     """A scan of 12 slices [column, row, slice] with organs."""
     slices = [cv2.cvtColor(draw(50 * seed + slice_ // 4), cv2.COLOR_BGR2GRAY) for slice_ in range(12)]
@@ -380,7 +403,8 @@ def test_a_new_version_decodes_only_new_and_changed_pictures_for_signatures(
     monkeypatch.setattr(first_pass, "sign_source", sign)
     more = {"version": "1.1.0", "from_": first.folder}
     second = run_convert(source, tmp_path / "out", **options, **more)
-    assert signed == ["a/5.png", "a/new.png"]
+    # The copy that is known is decoded again for its size.
+    assert signed == ["a/5.png", "a/new.png", "a/3.png"]
     assert left_out(second) == {"a/new.png": "a/3.png is kept in train"}
     signed.clear()
     small = run_convert(source, tmp_path / "small", duplicates="drop", **PICTURES)
@@ -389,3 +413,23 @@ def test_a_new_version_decodes_only_new_and_changed_pictures_for_signatures(
         source, tmp_path / "small", duplicates="drop", **PICTURES, version="1.1.0", from_=small.folder
     )
     assert len(signed) == 7
+
+
+def test_a_new_version_compares_boxes_and_sizes_of_known_copies_as_a_complete_conversion_does(
+    tmp_path: Path,
+) -> None:
+    names = ["0.png", "0b.png", "1.png", "1a.png", "2.png"]
+    for name in names:
+        write(tmp_path / "in", name, draw(int(name[0])))
+    write(tmp_path / "in", "1.png", PLANTED["resized"](draw(1)))
+    _coco(tmp_path / "in", *zip(names, (10, 120, 10, 10, 10), strict=True))
+    document = json.loads((tmp_path / "in" / "instances.json").read_text())
+    document["images"][2] |= {"height": 64, "width": 80}
+    (tmp_path / "in" / "instances.json").write_text(json.dumps(document))
+    options = {"layout": "coco", "height": 128, "width": 160}
+    first = run_convert(tmp_path / "in", tmp_path / "out", **options)
+    complete = run_convert(tmp_path / "in", tmp_path / "complete", duplicates="drop", **options)
+    more = {"version": "1.1.0", "from_": first.folder, "keep_splits": True}
+    second = run_convert(tmp_path / "in", tmp_path / "out", duplicates="drop", **options, **more)
+    assert left_out(complete) == left_out(second) == {"1.png": "1a.png is kept in train"}
+    assert second.manifest.inputs[COPIES]["groups with other labels"] == 1
