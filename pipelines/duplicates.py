@@ -104,7 +104,11 @@ class Duplicates:
                 best = min(
                     group.records, key=lambda number: self._rank(members[number], int(found.pixels[number]))
                 )
-                left_out = [number for number in group.records if number != best]
+                left_out = [
+                    number
+                    for number in group.records
+                    if number != best and not _may_show_more(members[number], number, best, found.contents)
+                ]
                 detail = f"{members[best].source} is kept" + (
                     "" if self.by_shares else f" in {members[best].split}"
                 )
@@ -124,7 +128,8 @@ class Duplicates:
         """
         has_label = example.has_annotation or example.boxes is not None or example.labels is not None
         split = 0 if self.by_shares else _rank_of_split(example.split)
-        return not self.is_earlier(example), not has_label, split, -pixels, example.source, str(example.key)
+        size = pixels * (example.frames or 1)
+        return not self.is_earlier(example), not has_label, split, -size, example.source, str(example.key)
 
     def _joined(
         self, kept: SpillList[SourceExample], found: FoundCopies, members: Mapping[int, SourceExample]
@@ -164,6 +169,12 @@ class Duplicates:
 
 def _with_problem(reason: str, detail: str) -> _Change:
     return lambda example: replace(example, problem=(SELECTION, reason, detail))
+
+
+def _may_show_more(example: SourceExample, number: int, kept: int, contents: Mapping[int, str]) -> bool:
+    """Return whether a file has frames that the kept copy may lack: the signature is that of the first one."""
+    is_equal = contents[number] == contents[kept] != ""
+    return (example.frames or 1) > 1 and not is_equal
 
 
 def _rank_of_split(split: str) -> int:

@@ -87,6 +87,7 @@ class FoundCopies:
         groups: groups of inputs, by their numbers in the order of the listing.
         differences: how the labels of a group differ, by its number in `groups`.
         pixels: pixels or voxels of each input, int64 [input].
+        contents: digest of the file's bytes of each input, by its number; "" for inputs that are not one file.
         failed: number of inputs that could not be decoded, which the conversion will reject.
         left: doubtful pairs that were not compared.
     """
@@ -94,6 +95,7 @@ class FoundCopies:
     groups: Sequence[CopyGroup]
     differences: Mapping[int, str]
     pixels: NDArray[np.int64]
+    contents: Mapping[int, str]
     failed: int
     left: int
 
@@ -136,7 +138,8 @@ class FirstPass:
         pairs, left = self._confirmed(examples, pairs, signatures.thumbnails.shape[1])
         groups = group_pairs(pairs)
         signed |= self._sign_known(examples, groups, signed)
-        contents, pixels = {}, np.zeros(count, np.int64)
+        contents: dict[int, str] = {}
+        pixels = np.zeros(count, np.int64)
         for number, one in signed.items():
             if one is not None:
                 contents[number], pixels[number] = one.content, one.pixels
@@ -144,6 +147,7 @@ class FirstPass:
             groups=groups,
             differences=self._differences(examples, groups, contents),
             pixels=pixels,
+            contents=contents,
             failed=sum(one is None for one in signed.values()),
             left=left,
         )

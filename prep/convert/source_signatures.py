@@ -34,6 +34,7 @@ SIGNED_SIDE = 128
 _CLIP_FRAMES = 12
 """Frames of a clip that are decoded: as many as a signature reads."""
 _SAME_PLACE = 0.15
+_NO_OBJECT = "no object"
 _SHOWN = 1e-4
 """Share of a label that one copy has and another one lacks, from which they differ: a lesion is small, and the copy
 with it must not be left out silently. A speck of fewer pixels may be lost when a label image is resized."""
@@ -205,7 +206,7 @@ def differing_annotations(
     """Return how the classes and boxes of copies differ; "" if they do not, or where annotations are missing.
 
     Args:
-        is_whole: whether all copies show all objects.
+        is_whole: whether all copies show all objects; otherwise copies with and without objects differ.
         is_exact: whether all copies have the same bytes, so that their boxes have the same places.
     """
     # A picture of a multi-label set without any class is labeled, too.
@@ -214,13 +215,15 @@ def differing_annotations(
     if len(classes) > 1:
         return " and ".join(sorted(classes))
     boxes = [one for one in references if one.boxes is not None]
-    if not is_whole or len(boxes) < 2:
-        return ""
     counted = {_in_words(Counter(box.label for box in one.boxes or ())) for one in boxes}
-    if len(counted) > 1:
+    # A part may show fewer objects, but seldom none, and the copy with all objects must not be left out silently.
+    if len(counted) > 1 and (is_whole or _NO_OBJECT in counted):
         return " and ".join(sorted(counted))
-    moved = is_exact and not all(
-        _at_the_same_places(boxes[0].boxes or (), one.boxes or ()) for one in boxes[1:]
+    moved = (
+        len(boxes) > 1
+        and is_whole
+        and is_exact
+        and not all(_at_the_same_places(boxes[0].boxes or (), one.boxes or ()) for one in boxes[1:])
     )
     return "boxes of one class are at other places" if moved else ""
 
@@ -247,7 +250,7 @@ def _at_the_same_places(first: Sequence[Box], second: Sequence[Box]) -> bool:
 
 
 def _in_words(counts: Mapping[str, int]) -> str:
-    return " + ".join(f"{count} {name}" for name, count in sorted(counts.items())) or "no object"
+    return " + ".join(f"{count} {name}" for name, count in sorted(counts.items())) or _NO_OBJECT
 
 
 def differing_shares(shares: Sequence[Mapping[str, float]], least: float = 0.02) -> str:

@@ -24,6 +24,7 @@ from halofeed.prep.options.recipe import Recipe
 from halofeed.prep.sources.example import SourceExample
 from halofeed.schemas.file_layout import index_file
 from tests.inspection.test_copies import PLANTED, draw, write
+from tests.prep.formats.test_dicom_pictures import color
 from tests.support.clip_writer import write_video
 from tests.support.conversions import (
     all_bytes,
@@ -33,7 +34,7 @@ from tests.support.conversions import (
     rejected_entries,
     run_convert,
 )
-from tests.support.dicom_writer import write_series
+from tests.support.dicom_writer import save, write_series
 
 PICTURES = {"layout": "folders", "height": 80, "width": 100}
 
@@ -213,6 +214,19 @@ def test_boxes_of_copies_are_compared(tmp_path: Path) -> None:
     assert done.manifest.inputs[COPIES] == {"groups": 2, "groups with other labels": 1, "left out": 1}
 
 
+def test_a_part_without_any_object_has_other_labels_than_a_picture_with_some(tmp_path: Path) -> None:
+    for number in range(3):
+        write(tmp_path / "in", f"{number}.png", draw(number))
+        write(tmp_path / "in", f"{number}part.png", np.ascontiguousarray(PLANTED["cropped"](draw(number))))
+    rows = ["path,xmin,ymin,xmax,ymax,label", *(f"{number}.png,20,20,60,60,hat" for number in range(3))]
+    rows += ["0part.png,,,,,", "1part.png,15,15,55,55,hat", "2part.png,15,15,55,55,hat", ""]
+    (tmp_path / "in" / "boxes.csv").write_text("\n".join(rows))
+    done = run_convert(
+        tmp_path / "in", tmp_path / "out", **{**PICTURES, "layout": "csv", "duplicates": "drop"}
+    )
+    assert left_out(done).keys() == {"1part.png", "2part.png"}
+
+
 def test_masks_of_copies_are_compared_and_pictures_for_prediction_stay_apart(tmp_path: Path) -> None:
     masks = {"0": 40, "0b": 40, "1": 40, "1b": 100, "2": 40}
     for name, side in masks.items():
@@ -290,6 +304,18 @@ def test_dicom_series_are_compared(tmp_path: Path) -> None:
     shape = {"layout": "dicom", "depth": 8, "height": 32, "width": 32}
     done = run_convert(tmp_path / "in", tmp_path / "out", duplicates="drop", **shape)
     assert left_out(done) == {"s3": "s2 is kept in train"}
+
+
+def test_a_file_of_several_pictures_is_left_out_only_for_an_equal_file(tmp_path: Path) -> None:
+    """Files of frames whose first one is the same."""
+    (tmp_path / "in" / "a").mkdir(parents=True)
+    for name, seeds in {"0": (0, 1, 2), "0b": (0, 1, 2), "1": (0, 3, 4), "2": (5, 6)}.items():
+        frames = np.stack([draw(seed)[..., ::-1] for seed in seeds])
+        dataset = color(frames, PatientID=None, SOPInstanceUID=f"1.2.{name[0]}")
+        save(dataset, tmp_path / "in" / "a" / f"{name}.dcm")
+    write(tmp_path / "in", "a/+.png", draw(0))
+    done = run_convert(tmp_path / "in", tmp_path / "out", duplicates="drop", **PICTURES)
+    assert left_out(done) == dict.fromkeys(["a/+.png", "a/0b.dcm"], "a/0.dcm is kept in train")
 
 
 def test_videos_are_compared(tmp_path: Path) -> None:
