@@ -54,13 +54,14 @@ def plan_for_training(
         fields: fields of the configuration that options name.
     """
     from halofeed.trainer.config import reconfigured
-    from halofeed.trainer.distributed import devices_of_run, is_chief
+    from halofeed.trainer.distributed import devices_of_run, is_chief, process_count
 
     kept = None if parsed.overwrite else _of_saved_run(parsed.out)
     if kept is not None:
         print_status(f"halofeed train: --config auto: the options are those of the run in {parsed.out}")
         return AutoConfig(config=reconfigured(kept.config, parsed.settings, **fields), lines=kept.lines)
-    if (parsed.process_count or 1) > 1:
+    # On a TPU with several hosts JAX finds the processes by its environment, without --process-count.
+    if process_count() > 1:
         raise UsageError(
             "--config auto: the processes of a run need one configuration; write it with `halofeed plan FOLDER --auto "
             "--topology v5e-8 --toml auto.toml` and train with --config auto.toml"

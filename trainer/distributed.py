@@ -56,6 +56,11 @@ def devices_of_run() -> tuple[str, int]:
     return jax.default_backend(), jax.device_count()
 
 
+def process_count() -> int:
+    """Return the number of processes of the run."""
+    return int(jax.process_count())
+
+
 def is_chief() -> bool:
     """Return whether this process writes logs and reports."""
     return jax.process_index() == 0

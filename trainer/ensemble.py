@@ -37,7 +37,7 @@ class Ensemble:
         kept: classes of which only the largest component is kept: those for which every run has proved it.
 
     Raises:
-        UsageError: the runs differ in task or classes, or predict boxes, which have no mean.
+        UsageError: the runs differ in task, classes or regions, or predict boxes, which have no mean.
     """
 
     def __init__(self, runs: Sequence[Run], data: str | Path, split: str, *, which: str = "best") -> None:
@@ -55,6 +55,11 @@ class Ensemble:
     def mask_rule(self) -> MaskRule:
         """Rule by which the predictions of windows become masks: that of the first run."""
         return self._members[0].mask_rule
+
+    @property
+    def class_threshold(self) -> float:
+        """Smallest mean probability of a class that counts as predicted: that of the first run."""
+        return self._members[0].class_threshold
 
     def predictions(self) -> Iterator[Predicted]:
         """Yield the mean predictions of every batch, in the order of `LoadedRun.predictions`."""
@@ -101,6 +106,18 @@ def check_can_average(runs: Sequence[Run]) -> None:
                 f"{run.folder}: learned {run.facts.task} of {dict(run.facts.labels)}, and {first.folder} "
                 f"{first.facts.task} of {dict(first.facts.labels)}; name runs of one data set"
             )
+        # The mean of a region and another one of the same number is the probability of neither.
+        if _regions_of(run) != _regions_of(first):
+            raise UsageError(
+                f"{run.folder}: learned the regions {_regions_of(run) or 'none'}, and {first.folder} "
+                f"{_regions_of(first) or 'none'}; name runs with the same task.regions"
+            )
+
+
+def _regions_of(run: Run) -> list[tuple[str, list[str]]]:
+    """Return the regions of a run in their order, each with its classes."""
+    regions = run.config.task_options.get("regions") or {}
+    return [(name, sorted(classes)) for name, classes in regions.items()]
 
 
 def load_runs(

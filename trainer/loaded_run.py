@@ -30,7 +30,7 @@ from halofeed.trainer.record_metadata import SplitMetadata
 from halofeed.trainer.run_folder import Run
 from halofeed.trainer.task import Host, check_has_labels, check_no_class_overlap, is_multi_label
 from halofeed.trainer.tasks.classification import Classification
-from halofeed.trainer.tasks.multi_label import MultiLabel
+from halofeed.trainer.tasks.multi_label import CLASS_THRESHOLD, MultiLabel
 from halofeed.trainer.tasks.segmentation import Segmentation
 from halofeed.trainer.training_setup import build_training_setup
 from halofeed.trainer.whole_pictures import has_picture_tiles, whole_picture_metrics
@@ -101,6 +101,12 @@ class LoadedRun:
         """Rule by which the predictions of windows become masks."""
         task = self._setup.task
         return task.mask_rule if isinstance(task, Segmentation) else MaskRule()
+
+    @property
+    def class_threshold(self) -> float:
+        """Smallest probability of a class that counts as predicted, where an image may have several classes."""
+        task = self._setup.task
+        return task.threshold if isinstance(task, MultiLabel) else CLASS_THRESHOLD
 
     def evaluate(self, rule: MergeRule | None = None, *, with_rules: bool = True) -> dict[str, Any]:
         """Compute the task's metrics over the split; a scan or picture that is stored as tiles counts once, as a whole.

@@ -64,7 +64,7 @@ class MaskMetrics(CocoMetrics):
             kept = self.kept[number]
             stride = int(predictions["mask_stride"][row])
             self._found_masks += predicted_masks(predictions["masks"][row][kept], stride, placement)
-            objects = truth["masks"][row][: int(truth["num_boxes"][row])]
+            objects = truth["masks"][row][self.kept_objects[number]]
             self._true_masks += true_masks(objects, placement)
             # Ignored regions are crowds after the objects.
             self._true_masks += [

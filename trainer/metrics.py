@@ -85,6 +85,8 @@ class CocoMetrics:
         self._confusion = np.zeros((len(labels), len(labels)), np.int64)
         self.kept: list[NDArray[np.int64]] = []
         """Numbers of the detections of each picture that count, among those of its row."""
+        self.kept_objects: list[NDArray[np.int64]] = []
+        """Numbers of the objects of each picture that count, among those of its row."""
 
     def update(self, predictions: Host, truth: Host) -> NDArray[np.float64]:
         """Add the valid rows of a batch.
@@ -116,19 +118,23 @@ class CocoMetrics:
             )
             # Boxes in the padding have no area on the source, and detections.json leaves them out too.
             has_area = np.all(detections[:, 2:4] < detections[:, 4:6], axis=1)
-            self.kept.append(np.flatnonzero(has_area))
             detections = detections[has_area]
             detections[:, _SCORE] = np.round(detections[:, _SCORE], SCORE_DECIMALS)
             area = boxes[:, _AREA] * abs(np.linalg.det(placement[0][:, :2]))
             boxes[:, _AREA] = np.round(area, AREA_DECIMALS)
-            detections, boxes = self._without_regions(
-                detections, boxes, regions_in_source(truth, row, placement)
-            )
-            scores[row] = self._add(detections, boxes)
+            regions = regions_in_source(truth, row, placement)
+            counted, objects = (self._outside(rows, regions) for rows in (detections, boxes))
+            self.kept.append(np.flatnonzero(has_area)[counted])
+            self.kept_objects.append(np.flatnonzero(objects))
+            scores[row] = self._add(detections[counted], boxes[objects], regions)
         return scores
 
-    def _add(self, detections: NDArray[np.float64], boxes: NDArray[np.float64]) -> float:
-        """Add the rows of `_columns` of one picture, and return its F1 score."""
+    def _add(
+        self, detections: NDArray[np.float64], boxes: NDArray[np.float64], regions: NDArray[np.float64]
+    ) -> float:
+        """Add the rows of `_columns` of one picture that remain beside its regions, and return its F1 score."""
+        if self.region_rule == "coco":
+            boxes = np.concatenate([boxes, _crowds_of_regions(regions, detections)])
         self._detections.append(detections)
         self._truth.append(boxes)
         score, unmatched, missed = _f1(detections, boxes)
@@ -136,14 +142,11 @@ class CocoMetrics:
             self._confusion[true - 1, found - 1] += 1
         return score
 
-    def _without_regions(
-        self, detections: NDArray[np.float64], boxes: NDArray[np.float64], regions: NDArray[np.float64]
-    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return what remains of a picture's rows of `_columns`, or crowds that leave detections out in matching."""
+    def _outside(self, rows: NDArray[np.float64], regions: NDArray[np.float64]) -> NDArray[np.bool_]:
+        """Return which rows of `_columns` remain beside ignored regions, bool [row]; "coco" keeps all."""
         if self.region_rule == "coco":
-            return detections, np.concatenate([boxes, _crowds_of_regions(regions, detections)])
-        found, objects = (rows[outside_regions(rows[:, 2:6], regions)] for rows in (detections, boxes))
-        return found, objects
+            return np.ones(len(rows), np.bool_)
+        return outside_regions(rows[:, 2:6], regions)
 
     def result(self) -> dict[str, Any]:
         """Return `COCO_METRICS` (None without anything to count), `examples`, and `AP` and `AP@0.5` by class.
@@ -378,8 +381,9 @@ class WholeCocoMetrics(CocoMetrics):
         found, boxes = (
             np.column_stack([np.full(len(rows), len(self._ids)), rows]) for rows in (detections, truth)
         )
-        found, boxes = self._without_regions(found, boxes, np.zeros((0, 4)) if regions is None else regions)
-        self._add(found, boxes)
+        ignored = np.zeros((0, 4)) if regions is None else regions
+        found, boxes = (rows[self._outside(rows, ignored)] for rows in (found, boxes))
+        self._add(found, boxes, ignored)
 
     def result(self) -> dict[str, Any]:
         """Return the numbers of `CocoMetrics`, with `AR@all` in place of `AR@100`."""

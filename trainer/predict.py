@@ -9,7 +9,7 @@ OUT/KEY.tif             the same for a picture of tiles with more than 89 millio
 OUT/KEY/0/0000.png      segmentation of clips: a picture per clip and frame of a source
 OUT/KEY.geojson         on request, boxes or outlines of classes of each picture of tiles, on the map
 OUT/classes.csv         classification: the most probable class, and the probability of each; where an image may have
-                        several classes, a JSON list of those with a probability of 0.5 or more
+                        several classes, a JSON list of those with at least the task's `threshold`, by default 0.5
 OUT/predictions.html    on request, a page of pictures, which are in OUT/drawn too (halofeed.inspection)
 OUT/.halofeed           list of the files that halofeed wrote (halofeed.storage.owned_files)
 """
@@ -61,7 +61,7 @@ from halofeed.trainer.source_grid import (
 )
 from halofeed.trainer.task import DataFacts, Host, valid_host
 from halofeed.trainer.tasks.classification import Classification
-from halofeed.trainer.tasks.multi_label import MultiLabel
+from halofeed.trainer.tasks.multi_label import CLASS_THRESHOLD, MultiLabel
 from halofeed.trainer.whole_pictures import (
     BoxCollector,
     ClassCollector,
@@ -95,6 +95,8 @@ class PredictionOptions:
         geojson: also write `KEY.geojson` for each picture: boxes, or outlines of classes.
         masks: rule by which blended windows become masks.
         with_rules: write only the largest component of the classes for which the run has proved it.
+        class_threshold: smallest mean probability of a class over a picture's tiles that counts as predicted, where a
+            picture may have several classes. `predict` takes that of the run's task.
         source: path of the new files from which the data set was converted for this prediction only; predictions.json
             then names it in place of the data set, which will be deleted.
     """
@@ -104,6 +106,7 @@ class PredictionOptions:
     geojson: bool = False
     masks: MaskRule = field(default_factory=MaskRule)
     with_rules: bool = True
+    class_threshold: float = CLASS_THRESHOLD
     source: str | None = None
 
     def __post_init__(self) -> None:
@@ -159,7 +162,7 @@ def predict(
         "run": ",".join(str(one.folder) for one in runs),
         "checkpoint": loaded.steps if isinstance(loaded, Ensemble) else loaded.step,
     }
-    options = replace(options, masks=loaded.mask_rule)
+    options = replace(options, masks=loaded.mask_rule, class_threshold=loaded.class_threshold)
     kept = loaded.kept if options.with_rules else frozenset[int]()
     if kept:
         description[KEPT] = [loaded.facts.labels.get(label, f"class {label}") for label in sorted(kept)]
@@ -518,10 +521,18 @@ class WholeClassWriter(ClassificationWriter):
     """Writer of the same file for pictures that are stored as tiles: a line has the mean probabilities of the tiles."""
 
     def __init__(
-        self, folder: Path, metadata: SplitMetadata, labels: Mapping[int, str], multi_label: bool = False
+        self,
+        folder: Path,
+        metadata: SplitMetadata,
+        labels: Mapping[int, str],
+        multi_label: bool = False,
+        threshold: float = CLASS_THRESHOLD,
     ) -> None:
         super().__init__(folder, metadata, labels, multi_label)
-        self._task = (MultiLabel if multi_label else Classification)(labels=tuple(self._names))
+        names = tuple(self._names)
+        self._task = (
+            MultiLabel(labels=names, threshold=threshold) if multi_label else Classification(labels=names)
+        )
         self._collector = ClassCollector(whole_pictures(metadata))
         self.total = len(self._collector.pictures)
 
@@ -736,8 +747,9 @@ def writer_of(
     if task == "detection":
         return partial(WholeDetectionWriter if is_tiled else DetectionWriter, options=options)
     if task == "classification":
-        writer = WholeClassWriter if is_tiled else ClassificationWriter
-        return partial(writer, multi_label=facts.multi_label)
+        if is_tiled:
+            return partial(WholeClassWriter, multi_label=facts.multi_label, threshold=options.class_threshold)
+        return partial(ClassificationWriter, multi_label=facts.multi_label)
     if is_tiled:
         return partial(WholeMaskWriter, options=options)
     kind = metadata.manifest.kind.name

@@ -171,10 +171,15 @@ def beta_quantiles(alpha: float) -> NDArray[np.float64]:
     >>> beta_quantiles(1.0)[[0, 1024, 4096]].round(6).tolist()
     [0.0, 0.25, 1.0]
     """
-    # With v = s ** alpha, the integral of (s (1 - s)) ** (alpha - 1) ds becomes one of a bounded function up to 1/2.
-    v = np.linspace(0, 0.5**alpha, _CELLS + 1)
-    s = v ** (1 / alpha)
-    height = (1 - s) ** (alpha - 1)
+    # Below 1 the density has no bound at 0. With v = s ** alpha, the integral of (s (1 - s)) ** (alpha - 1) ds becomes
+    # one of a bounded function up to 1/2. Above 1 nearly all of these v would be next to 1/2.
+    power = min(alpha, 1.0)
+    v = np.linspace(0, 0.5**power, _CELLS + 1)
+    s = v ** (1 / power)
+    # 4 s (1 - s) is 1 at the maximum, so that no height there becomes 0.
+    height = (1 - s) ** (alpha - 1) if alpha <= 1 else (4 * s * (1 - s)) ** (alpha - 1)
     area = np.concatenate([[0], np.cumsum((height[1:] + height[:-1]) / 2)])
-    half = np.interp(np.arange(_KNOTS // 2 + 1) / _KNOTS, 0.5 * area / area[-1], v) ** (1 / alpha)
+    half = np.interp(np.arange(_KNOTS // 2 + 1) / _KNOTS, 0.5 * area / area[-1], v) ** (1 / power)
+    # Heights next to 0 may round to 0, and then many v have the area 0.
+    half[0] = 0
     return np.concatenate([half, 1 - half[-2::-1]])

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from halofeed.errors import UsageError
+from halofeed.trainer.config import TrainConfig
 from halofeed.trainer.cross_validation import CrossValidation, FoldResult, deviation_of, mean_of
 from halofeed.trainer.ensemble import check_can_average
 from halofeed.trainer.largest_component import (
@@ -117,11 +118,12 @@ def test_rules_hold_for_the_checkpoint_that_proved_them():
     )
 
 
-def run_of(folder, task="segmentation", names=("background", "liver")):
+def run_of(folder, task="segmentation", names=("background", "liver"), **task_options):
     first = 1 if task == "detection" else 0
     labels = {first + number: name for number, name in enumerate(names)}
     facts = facts_of(task, labels, (8, 8, 1))
-    return Run(folder=Path(folder), document={"facts": facts.to_json()})
+    config = TrainConfig(task_options=task_options)
+    return Run(folder=Path(folder), document={"facts": facts.to_json(), "config": config.to_json()})
 
 
 def test_only_runs_of_one_task_and_list_of_classes_are_averaged():
@@ -132,6 +134,15 @@ def test_only_runs_of_one_task_and_list_of_classes_are_averaged():
         check_can_average([run_of("a"), run_of("b", names=("background", "spleen"))])
     with pytest.raises(UsageError, match="b: learned classification"):
         check_can_average([run_of("a"), run_of("b", task="classification")])
+
+
+def test_only_runs_of_the_same_regions_in_one_order_are_averaged():
+    whole, core = {"whole": ["liver", "spleen"]}, {"core": ["spleen"]}
+    runs = [run_of(name, names=LABELS, regions={**whole, **core}) for name in "ab"]
+    check_can_average(runs)
+    for other in ({}, {"regions": {**core, **whole}}, {"regions": {**whole, "core": ["liver"]}}):
+        with pytest.raises(UsageError, match=r"c: learned the regions .*same task\.regions"):
+            check_can_average([runs[0], run_of("c", names=LABELS, **other)])
 
 
 @given(arrays.arrays(np.float32, (3, 2, 4, 3), elements=st.integers(0, 16).map(lambda share: share / 16)))

@@ -167,3 +167,33 @@ def test_boxes_below_the_score_have_no_mask_and_are_not_written(tmp_path):
     )
     entries = json.loads((tmp_path / "found" / "detections.json").read_text())
     assert entries and all(entry["score"] >= 0.5 and entry["segmentation"]["counts"] for entry in entries)
+
+
+@pytest.mark.parametrize(("rule", "detections", "objects"), [("coco", 3, 4), ("visdrone", 2, 2)])
+def test_masks_stay_with_their_boxes_beside_ignored_regions(rule, detections, objects):
+    corners = np.array([[0, 0], [16, 16], [0, 16]])
+    masks, boxes = np.zeros((1, 3, 32, 32), np.uint8), np.zeros((1, 3, 4), np.float32)
+    for number, (top, left) in enumerate(corners.tolist()):
+        masks[0, number, top : top + 8, left : left + 8] = 1
+        boxes[0, number] = np.array([top, left, top + 8, left + 8]) / 32
+    shared = {"boxes": boxes, "classes": np.ones((1, 3), int), "num_boxes": np.array([3])}
+    truth = {
+        **shared,
+        "masks": masks,
+        "area": np.full((1, 3), 64.0),
+        "is_crowd": np.zeros((1, 3)),
+        # The first object is inside.
+        "ignored_boxes": np.array([[[0, 0, 0.3, 0.3]]]),
+    }
+    predictions = {
+        **shared,
+        "masks": masks * np.uint8(255),
+        "mask_stride": np.array([1]),
+        "num_detections": np.array([3]),
+        "scores": np.array([[0.9, 0.8, 0.7]]),
+        "image_size": np.array([[32, 32]]),
+    }
+    metrics = MaskMetrics(("cell",), rule)
+    metrics.update(predictions, truth)
+    assert metrics.result()["mask mAP"] == pytest.approx(1.0)
+    assert [len(side.dataset["annotations"]) for side in metrics._sides()] == [objects, detections]

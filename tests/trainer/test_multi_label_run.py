@@ -2,6 +2,7 @@
 
 import csv
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +12,16 @@ import pytest
 from halofeed.cli import main
 from halofeed.errors import UsageError
 from halofeed.inspection.html.predictions_page import write_predictions_page
+from halofeed.loader import Loader
+from halofeed.schemas.manifest import read_manifest
 from halofeed.trainer.held_out import choose_runs
 from halofeed.trainer.loaded_run import LoadedRun
-from halofeed.trainer.predict import predict
+from halofeed.trainer.predict import PredictionOptions, predict, predict_batches
 from halofeed.trainer.run_folder import open_run
 from halofeed.trainer.tasks.multi_label import area_under_roc, average_precision
 from tests.support.annotation_writer import draw
 from tests.support.conversions import run_convert
+from tests.support.training import facts_of
 
 NAMES = ("coat", "hat", "shoe")
 
@@ -36,6 +40,22 @@ def converted(folder: Path, most: int = 3, **options: Any) -> Any:
     (source / "t.jsonl").write_text("\n".join(lines))
     given = {"layout": "jsonl", "height": 16, "width": 16, "several_classes": "keep", **options}
     return pictures, run_convert(source, folder / "out", **given)
+
+
+def test_the_threshold_of_a_run_decides_on_pictures_of_tiles_as_well(tmp_path):
+    _, done = converted(tmp_path, fit="tiles")
+    manifest = read_manifest(done.folder)
+    facts = replace(facts_of("classification", manifest.labels, (16, 16, 3)), multi_label=True)
+    loader = Loader(done.folder, split="train", batch_size=4, training=False)
+    probabilities = np.tile(np.float32([0.4, 0.2, 0.6]), (4, 1))
+    batches = (
+        ({"probabilities": probabilities, "labels": np.zeros((4, 3), np.uint8)}, loader.batch(step))
+        for step in range(loader.steps)
+    )
+    options = PredictionOptions(class_threshold=0.3)
+    predict_batches(batches, done.folder, "train", tmp_path / "found", facts=facts, options=options)
+    with (tmp_path / "found/classes.csv").open(newline="") as stream:
+        assert {row["classes"] for row in csv.DictReader(stream)} == {'["coat", "shoe"]'}
 
 
 @pytest.mark.long

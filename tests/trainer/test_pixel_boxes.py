@@ -56,6 +56,10 @@ def expected_losses(pixels: PixelBoxes, given: dict[str, np.ndarray]) -> tuple[f
         number = int(block[STRIDE // 2, STRIDE // 2]) if inside else 0
         if not given["valid"][row] or (number and not given["is_object"][row, number - 1]):
             continue
+        center = (np.array([y, x]) + 0.5) * STRIDE / size
+        regions = given.get("regions", np.zeros((len(logits), 0, 4)))[row]
+        if not number and any((center >= one[:2]).all() and (center < one[2:]).all() for one in regions):
+            continue
         chance = 1 / (1 + math.exp(-logits[row, y, x]))
         chances.append((chance, share))
         entropies.append(-share * math.log(chance) - (1 - share) * math.log(1 - chance))
@@ -80,6 +84,17 @@ def test_losses_are_those_of_loops_over_pixels(size):
         pixels, given = outputs_of(size), scene(size)
         found = mask_losses(pixels, **{name: jnp.asarray(value) for name, value in given.items()})
         np.testing.assert_allclose(found, expected_losses(pixels, given), rtol=1e-10)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_ignored_regions_count_only_where_they_show_an_object(size):
+    with jax.enable_x64(True):
+        pixels, given = outputs_of(size), scene(size)
+        given["regions"] = np.tile([[0.0, 0.3, 0.4, 1.0], [0, 0, 0, 0]], (2, 1, 1))
+        found = mask_losses(pixels, **{name: jnp.asarray(value) for name, value in given.items()})
+        np.testing.assert_allclose(found, expected_losses(pixels, given), rtol=1e-10)
+        del given["regions"]
+        assert found[0] != pytest.approx(expected_losses(pixels, given)[0], rel=1e-3)
 
 
 def test_gradients_are_those_of_finite_differences():

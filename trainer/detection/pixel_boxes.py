@@ -63,14 +63,19 @@ class PixelBoxes:
 
 
 def mask_losses(
-    pixels: PixelBoxes, object_map: jax.Array, boxes: jax.Array, is_object: jax.Array, valid: jax.Array
+    pixels: PixelBoxes,
+    object_map: jax.Array,
+    boxes: jax.Array,
+    is_object: jax.Array,
+    valid: jax.Array,
+    regions: jax.Array | None = None,
 ) -> tuple[jax.Array, jax.Array]:
     """Return the loss of the foreground and that of the pixels' boxes.
 
     The foreground has cross-entropy with the share of a position's pixels that show an object, as the mean over
     positions, plus 1 - Dice of the batch: few positions show small objects, and cross-entropy alone learned them late.
     The boxes have -log of the overlap (intersection over union) with the true box, weighted so that objects
-    of all sizes count alike. Positions in crowds count in neither.
+    of all sizes count alike. Positions in crowds count in neither, nor do those in ignored regions that show no object.
 
     Args:
         pixels: outputs of the mask head.
@@ -78,6 +83,8 @@ def mask_losses(
         boxes: [batch, box, 4], ymin, xmin, ymax, xmax as shares of the image's sides.
         is_object: bool [batch, box], False for crowds and padding.
         valid: bool [batch], False for rows that do not count.
+        regions: [batch, region, 4], ignored regions as shares of the image's sides; those without area are padding.
+            None without any.
     """
     dtype = pixels.foreground.dtype
     number, share = _targets(object_map, pixels)
@@ -88,7 +95,10 @@ def mask_losses(
     table = jnp.concatenate([corners, is_object[..., None].astype(dtype)], -1)
     of_pixel = jax.vmap(lambda rows, index: rows[index])(table, jnp.maximum(number - 1, 0))
     is_known = of_pixel[..., 4] > 0
-    is_counted = (~is_inside | is_known) & valid[:, None, None]
+    is_background = ~is_inside
+    if regions is not None:
+        is_background &= ~_are_in_regions(pixels, regions.astype(dtype) * sizes)
+    is_counted = (is_background | (is_inside & is_known)) & valid[:, None, None]
     counted = is_counted.astype(dtype)
     foreground_loss = _mean(_cross_entropy(pixels.foreground, share), counted)
     foreground_loss += _missing_dice(jax.nn.sigmoid(pixels.foreground) * counted, share * counted)
@@ -145,6 +155,13 @@ def _targets(object_map: jax.Array, pixels: PixelBoxes) -> tuple[jax.Array, jax.
     blocks = object_map.reshape(-1, height, stride, width, stride)
     share = jnp.mean(blocks > 0, axis=(2, 4), dtype=pixels.foreground.dtype)
     return blocks[:, :, stride // 2, :, stride // 2].astype(jnp.int32), share
+
+
+def _are_in_regions(pixels: PixelBoxes, regions: jax.Array) -> jax.Array:
+    """Return which positions have their center in a region, bool [batch, height, width]; regions are in pixels."""
+    y, x = pixels.centers()
+    ymin, xmin, ymax, xmax = jnp.moveaxis(regions, -1, 0)[..., None, None]
+    return jnp.any((y >= ymin) & (y < ymax) & (x >= xmin) & (x < xmax), axis=1)
 
 
 def _overlap_around(found: jax.Array, true: jax.Array, area: jax.Array) -> jax.Array:

@@ -139,7 +139,9 @@ class Detection(Matcher):
         is_object = (jnp.arange(boxes.shape[1]) < batch["num_boxes"][:, None]) & ~batch["is_crowd"].astype(
             bool
         )
-        foreground, pixel_boxes = mask_losses(outputs.pixels, batch[OBJECT_MAP], boxes, is_object, valid)
+        foreground, pixel_boxes = mask_losses(
+            outputs.pixels, batch[OBJECT_MAP], boxes, is_object, valid, batch.get(IGNORED_BOXES)
+        )
         loss += self.mask_loss_weight * (foreground + pixel_boxes)
         return loss, {**parts, "foreground_loss": foreground, "pixel_box_loss": pixel_boxes}
 

@@ -22,6 +22,9 @@ from halofeed.trainer.task import (
     valid_rows,
 )
 
+CLASS_THRESHOLD = 0.5
+"""Smallest probability of a class that counts as predicted, by default."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class MultiLabel:
@@ -38,7 +41,7 @@ class MultiLabel:
 
     labels: tuple[str, ...]
     label_smoothing: float = 0.0
-    threshold: float = 0.5
+    threshold: float = CLASS_THRESHOLD
     keys = ("labels",)
     on_grid = ()
     truth = ("labels",)

@@ -75,7 +75,7 @@ def test_images_and_shares_are_those_of_a_count_by_hand(shape):
         assert (np.abs(found["image"] - batch["image"]).max(axis=(1, 2, 3)) > 1).any()
 
 
-@pytest.mark.parametrize("alpha", [0.1, 0.2, 1.0, 3.0])
+@pytest.mark.parametrize("alpha", [0.1, 0.2, 1.0, 1.5, 3.0, 32.0, 2000.0])
 def test_weights_have_the_distribution_of_beta(alpha):
     quantiles = beta_quantiles(alpha)
     expected = special.betaincinv(alpha, alpha, np.arange(4097) / 4096)

@@ -1,11 +1,14 @@
 """`train --config auto` plans, trains, resumes with the same network, and says what it chose and why."""
 
+import argparse
 import tomllib
 
+import jax
 import numpy as np
 import pytest
 
-from halofeed.auto_config import toml_of
+from halofeed.auto_config import plan_for_training, toml_of
+from halofeed.errors import UsageError
 from halofeed.schemas.file_layout import read_run
 from halofeed.trainer.auto.candidates import Machine
 from halofeed.trainer.auto.choose import Verdict
@@ -94,6 +97,14 @@ def test_a_classifier_keeps_its_recipe_and_gets_the_batch_and_the_steps_that_fit
     config = planner.configure(plan.recipe, plan.changes)
     assert (config.model, config.batch_size, config.steps) == ("classifier", 4, 850) and tried[-1] == 4
     assert any("recipe: classifier_small, a test" in line for line in plan.lines)
+
+
+def test_processes_that_jax_found_by_itself_are_not_given_a_plan_each(monkeypatch, tmp_path):
+    # As on a TPU of several hosts, where no option names the processes.
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    parsed = argparse.Namespace(out=str(tmp_path / "run"), overwrite=False, process_count=None)
+    with pytest.raises(UsageError, match="the processes of a run need one configuration"):
+        plan_for_training(parsed, None, "train", {})
 
 
 @pytest.mark.parametrize("name", sorted(named_configs()))
