@@ -35,7 +35,8 @@ class Duplicates:
         mode: value of --duplicates other than "report".
         search: the first pass over the sources.
         by_shares: whether shares divide the inputs later; otherwise their splits are known.
-        is_earlier: whether an input is of the version that --keep-splits names.
+        is_earlier: whether an input is of the version that --from names.
+        kept_split: returns the split that --keep-splits gives an input; None where it gives none.
         warn: receives sentences about what was found.
         counts: what was found by the last call, for the manifest.
     """
@@ -44,6 +45,7 @@ class Duplicates:
     search: FirstPass
     by_shares: bool
     is_earlier: Callable[[SourceExample], bool] = lambda example: False
+    kept_split: Callable[[SourceExample], str | None] = lambda example: None
     warn: Callable[[str], None] = lambda text: None
     counts: dict[str, int] = field(default_factory=dict)
 
@@ -127,7 +129,7 @@ class Duplicates:
         published, so the copies in the training set are left out. A smaller copy was made from a larger one.
         """
         has_label = example.has_annotation or example.boxes is not None or example.labels is not None
-        split = 0 if self.by_shares else _rank_of_split(example.split)
+        split = _rank_of_split(self.kept_split(example) or ("" if self.by_shares else example.split))
         size = pixels * (example.frames or 1)
         return not self.is_earlier(example), not has_label, split, -size, example.source, str(example.key)
 

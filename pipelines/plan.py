@@ -168,6 +168,7 @@ def _duplicates_of(
 ) -> Duplicates:
     """Return what --duplicates does with copies."""
     recipe, complete = layout_input.recipe, layout_input.selection.complete
+    keeps = layout_input.earlier
     if first_pass is None:
         here = PassOptions(recipe=recipe, images=layout_input.sources.images.root, threads=available_cores())
         search = FirstPass(options=here, run=map, complete=complete)
@@ -180,6 +181,7 @@ def _duplicates_of(
         search=search,
         by_shares=bool(layout_input.splits.shares),
         is_earlier=lambda one: earlier is not None and earlier.has_record(example_id(one.key)),
+        kept_split=lambda one: keeps.split_of(example_id(one.key), one.source) if keeps is not None else None,
         warn=print_warning,
     )
 

@@ -410,6 +410,20 @@ def test_a_new_copy_joins_the_split_of_the_earlier_version(some: Path, tmp_path:
     assert all(splits[f"a/+{number}.png"] == before[f"a/{number}.png"] for number in range(8))
 
 
+def test_copies_in_the_test_set_of_the_earlier_version_are_kept(tmp_path: Path) -> None:
+    for number in range(8):
+        write(tmp_path / "in", f"a/{number}.png", draw(number))
+        write(tmp_path / "in", f"a/{number}b.png", draw(number))
+    options = {"split_shares": ("train=0.5", "test=0.5"), **PICTURES}
+    first = run_convert(tmp_path / "in", tmp_path / "out", **options)
+    more = {"duplicates": "drop", "version": "1.1.0", "from_": first.folder, "keep_splits": True}
+    second = run_convert(tmp_path / "in", tmp_path / "out", **options, **more)
+    before, after = splits_of(first), splits_of(second)
+    pairs = [{before[f"a/{number}.png"], before[f"a/{number}b.png"]} for number in range(8)]
+    assert len(after) == 8 and {"test", "train"} in pairs
+    assert list(after.values()).count("test") == sum("test" in pair for pair in pairs)
+
+
 def test_a_new_version_decodes_only_new_and_changed_pictures_for_signatures(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
