@@ -494,7 +494,7 @@ def _report(parsed: argparse.Namespace, _: list[str]) -> int:
             parsed.split, parsed.checkpoint = "", "best"
             predicted = stack.enter_context(training.reviewed_predictions(parsed))
         options = {"output": parsed.output, "sources": parsed.sources, "samples": parsed.samples}
-        print(write_report(parsed.path, **options, predicted=predicted))
+        print(write_report(parsed.path, **options, predicted=predicted, runs=parsed.run or ""))
     return 0
 
 

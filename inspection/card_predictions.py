@@ -25,7 +25,7 @@ from halofeed.schemas.tfexample import Decoded
 
 _MAX_BOXES = 300
 _WEAK_SHOWN = 3
-"""Boxes that are drawn if all scores are below `MIN_SCORE`."""
+"""Boxes that are drawn with a score below `MIN_SCORE`: at a suspect, or if all scores are low."""
 _MAX_CLASSES = 4
 """Classes that the words for a picture name."""
 
@@ -92,8 +92,8 @@ def draw_boxes(
 ) -> CardPrediction:
     """Return the predicted boxes of a record beside its labeled ones.
 
-    Boxes of low scores are drawn where they overlap `near`, because the evidence of a suspect may be one of them, and
-    where there are no others.
+    Of the boxes with low scores those are drawn that agree with `near` most, by score times IoU, because the evidence
+    of a suspect may be one of them. Where no other box is, the best are drawn.
 
     Args:
         facts: facts of the data set.
@@ -101,13 +101,14 @@ def draw_boxes(
         truth: labeled boxes.
         size: (height, width) of the picture.
         near: the place of a suspect, ymin, xmin, ymax, xmax as shares.
-        tags: whether to name each box.
+        tags: whether to name boxes: those at `near`, or all without it. The names of the others would cover
+            most of a picture with many objects, and colors show their classes.
     """
     if prediction.boxes is None or prediction.classes is None or prediction.scores is None:
         return CardPrediction()
     order = np.argsort(-prediction.scores, kind="stable")
     boxes, scores = prediction.boxes[order], prediction.scores[order]
-    is_near = np.zeros(len(boxes), bool) if near is None else _overlap(boxes, near)
+    is_near = np.zeros(len(boxes), bool) if near is None else _evident(boxes, scores, near)
     shown = is_near | (scores >= MIN_SCORE)
     if not shown.any():
         shown[:_WEAK_SHOWN] = True
@@ -129,6 +130,11 @@ def draw_boxes(
     names = [names[at] for at in first.tolist()]
     dashed = (~matches.right)[first].tolist()
     placed = lay_out_boxes(drawn.corners[first], names, size, dashed=dashed, tags=tags)
+    if near is not None:
+        named = is_near[kept][first].tolist()
+        placed = [
+            one if is_named else replace(one, tag="") for one, is_named in zip(placed, named, strict=True)
+        ]
     counted = Counter(facts.label_name(label) for label in labels)
     words = ", ".join(f"{count} {name}" for name, count in counted.most_common(_MAX_CLASSES))
     return CardPrediction(
@@ -136,10 +142,18 @@ def draw_boxes(
     )
 
 
-def _overlap(boxes: NDArray[np.float64], near: SharesOfSides) -> NDArray[np.bool_]:
-    """Return which boxes [box, 4] share a pixel with a place."""
-    low, high = np.maximum(boxes[:, :2], near[:2]), np.minimum(boxes[:, 2:], near[2:])
-    return np.asarray((low < high).all(axis=1))
+def _evident(
+    boxes: NDArray[np.float64], scores: NDArray[np.float64], near: SharesOfSides
+) -> NDArray[np.bool_]:
+    """Return which boxes [box, 4] may be the evidence of a suspect at `near`: those above it, few of low scores."""
+    sides = np.minimum(boxes[:, 2:], near[2:]) - np.maximum(boxes[:, :2], near[:2])
+    shared = np.where((sides > 0).all(axis=1), sides.prod(axis=1), 0.0)
+    areas = (boxes[:, 2:] - boxes[:, :2]).prod(axis=1) + (near[2] - near[0]) * (near[3] - near[1])
+    agreement = scores * shared / np.maximum(areas - shared, np.finfo(float).tiny)
+    is_evident = (shared > 0) & (scores >= MIN_SCORE)
+    best = np.argsort(-agreement, kind="stable")[:_WEAK_SHOWN]
+    is_evident[best[agreement[best] > 0]] = True
+    return is_evident
 
 
 def describe_mask(facts: DatasetFacts, prediction: RecordPrediction, mask: str | None) -> CardPrediction:

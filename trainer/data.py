@@ -190,7 +190,8 @@ def open_data(
         raise UsageError(
             f"batch_size {config.batch_size}: split {split!r} has {plural(loader.num_records, 'record')}, "
             "so a batch would "
-            f"repeat records; take --set batch_size={loader.num_records} or less"
+            f"repeat records; take --set batch_size={loader.num_records}"
+            f"{' or less' if loader.num_records > 1 else ''}"
         )
     facts = data_facts(manifest, split, loader.spec["image"].shape[1:])
     evaluated = evaluation_split(manifest, config.evaluate_split, split)

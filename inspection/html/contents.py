@@ -104,7 +104,9 @@ class ShownSuspect:
         return len(self.suspect.places) - len(self.cards)
 
 
-def suspect_values(drawer: CardDrawer, review: Review, room: int, *, pictures: bool = True) -> dict[str, Any]:
+def suspect_values(
+    drawer: CardDrawer, review: Review, room: int, *, pictures: bool = True, runs: str = ""
+) -> dict[str, Any]:
     """Show the suspects of each kind, the worst first, with their pictures side by side.
 
     Args:
@@ -112,6 +114,7 @@ def suspect_values(drawer: CardDrawer, review: Review, room: int, *, pictures: b
         review: what was found.
         room: characters that the page still has room for.
         pictures: whether to draw pictures.
+        runs: folders of the runs that predicted, with commas, for the command that lists all.
     """
     volumes = drawer.is_volumetric
     budget = max(_LEAST_BYTES, min(_SUSPECT_BYTES[volumes], room)) if pictures else 0
@@ -132,6 +135,7 @@ def suspect_values(drawer: CardDrawer, review: Review, room: int, *, pictures: b
         "rows": rows,
         "review": review,
         "quoted_path": shlex.quote(drawer.facts.path),
+        "quoted_runs": shlex.quote(runs) if runs else "",
     }
 
 

@@ -109,6 +109,7 @@ class Report:
         sources: folder of the source pictures, if the user names one.
         samples: number of records to show.
         predicted: predictions of its records, which the search for label faults keeps; None without a run.
+        runs: folders of the runs that predicted, with commas; "" without one.
     """
 
     facts: DatasetFacts
@@ -116,6 +117,7 @@ class Report:
     sources: str | None
     samples: int
     predicted: KeptPredictions | None = None
+    runs: str = ""
 
     @cached_property
     def chosen(self) -> list[tuple[Candidate, str | None]]:
@@ -165,6 +167,7 @@ def write_report(
     sources: str | None = None,
     samples: int = 12,
     predicted: PredictedBatches | None = None,
+    runs: str = "",
 ) -> Path:
     """Write one self-contained HTML file about a data set; equal data sets give equal bytes.
 
@@ -177,6 +180,7 @@ def write_report(
             shown without their sources.
         samples: number of records to show.
         predicted: predictions of its records by trained runs; likely label faults are then the first suspects.
+        runs: folders of these runs, with commas, for the commands on the page.
 
     Returns:
         the path of the file.
@@ -204,7 +208,9 @@ def write_report(
         kept = None
         if predicted is not None:
             kept = stack.enter_context(contextlib.closing(KeptPredictions(predicted)))
-        report = Report(facts=facts, files=data_files, sources=sources, samples=samples, predicted=kept)
+        report = Report(
+            facts=facts, files=data_files, sources=sources, samples=samples, predicted=kept, runs=runs
+        )
         parts = _sections(report)
     sections = [parts[name] for name in facts.kind.sections if name in parts]
     named = len(set(manifest.labels) - {0} if facts.task.has_background else manifest.labels)
@@ -272,7 +278,8 @@ def _parse_reject(line: bytes, place: str, fix: str) -> tuple[tuple[str, str], d
 def suspects(report: Report, used: int) -> dict[str, Any]:
     """Show what may be wrong with the data set; `used` are the characters of the sections without single records."""
     room = PAGE_BYTES[report.drawer.is_volumetric] - used
-    return suspect_values(report.drawer, report.review, room, pictures=report.samples > 0)
+    pictures = report.samples > 0
+    return suspect_values(report.drawer, report.review, room, pictures=pictures, runs=report.runs)
 
 
 def contents(report: Report, used: int) -> dict[str, Any]:
@@ -393,7 +400,9 @@ def labels(report: Report) -> dict[str, Any]:
     if len(present) > _MAX_LABELS + _LAST_LABELS:
         first, last = present[:_MAX_LABELS], present[-_LAST_LABELS:]
     lead = words.lead.format(
-        classes=plural(len(present), "class", "classes"), unit=words.counted or facts.noun[1]
+        classes=plural(len(present), "class", "classes"),
+        occur="occurs" if len(present) == 1 else "occur",
+        unit=words.counted or facts.noun[1],
     )
     if len(present) > 1:
         most, least = present[0], present[-1]

@@ -103,6 +103,15 @@ def test_the_boxes_at_a_suspect_are_drawn_first_whatever_their_score(facts: Data
     truth = truth_of(some_boxes(), [])
     drawn = draw_boxes(facts, found, truth, (10, 10), (0.1, 0.7, 0.2, 0.8))
     assert [box.name.split()[-1] for box in drawn.boxes] == ["0.06", "0.90", "0.80"]
+    assert [bool(box.tag) for box in drawn.boxes] == [True, False, False], "only boxes at a suspect are named"
+    many = prediction(*(((0.1, 0.7, 0.2, 0.8 - 0.01 * at), first, 0.09) for at in range(6)))
+    assert [
+        round(box.width, 1) for box in draw_boxes(facts, many, truth, (10, 10), (0.1, 0.7, 0.2, 0.8)).boxes
+    ] == [
+        1.0,
+        0.9,
+        0.8,
+    ], "of low scores the three that fit best"
     weak = draw_boxes(facts, prediction((A, first, 0.2), (B, first, 0.1)), truth, (10, 10))
     assert len(weak.boxes) == 2, "without a good score the best are drawn"
 
@@ -130,6 +139,26 @@ def test_the_contents_show_labels_or_predicted_boxes_by_a_choice(tmp_path: Path)
     assert contents.count('type="radio"') == 2 and "layered" in contents
     without, _ = report(folder)
     assert 'type="radio"' not in without and 'class="predicted"' not in without
+
+
+def test_the_command_that_lists_all_label_faults_names_the_runs(tmp_path, monkeypatch):
+    examples = draw_examples("classification", {"train": 12})
+    folder = write_dataset(tmp_path / "d" / "1", examples, task="classification")
+
+    def faults(reviewed: ReviewedSet, batches: Any) -> list[Suspect]:
+        assert list(batches)
+        kind = ClassFault.WRONG_CLASS
+        return [
+            Suspect(kind=kind, places=(reviewed.place(at),), score=1, words="of a run") for at in range(8)
+        ]
+
+    monkeypatch.setattr("halofeed.inspection.review.review.label_faults", faults)
+    source, _ = report(folder, predicted=echo(folder, as_classes), runs="runs/a b,runs/c")
+    assert f"halofeed review {folder} --run &#39;runs/a b,runs/c&#39; --json found.json" in source
+
+
+def as_classes(batch: Batch) -> Batch:
+    return {**batch, "probabilities": np.full((len(batch["label"]), 3), 1 / 3)}
 
 
 def test_a_label_fault_has_the_prediction_beside_it_and_other_suspects_have_none(tmp_path, monkeypatch):
