@@ -9,7 +9,7 @@ inputs and on the recipe, and not on workers, so a conversion that was killed fi
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, TypeAlias
@@ -24,8 +24,10 @@ from halofeed.prep.convert.source_signatures import (
     SIGNED_SIDE,
     SourceSignature,
     differing_annotations,
+    differing_places,
     differing_shares,
     gray_picture,
+    label_places,
     label_shares,
     sign_source,
 )
@@ -233,24 +235,46 @@ class FirstPass:
             members.setdefault(of_group[number], []).append((number, example))
         found: dict[int, str] = {}
         labeled: list[_Numbered] = []
+        exact: set[int] = set()
         for place, some in members.items():
             group = groups[place]
             is_whole = not group.is_part and group.similarity >= _SAME_OBJECTS
             same = {contents[number] for number, _ in some}
+            is_exact = len(same) == 1 and "" not in same
             words = differing_annotations(
                 [example for _, example in some],
                 is_whole=is_whole,
-                is_exact=len(same) == 1 and "" not in same,
+                is_exact=is_exact,
             )
             if words:
                 found[place] = words
             elif is_whole:
                 labeled += [(number, example) for number, example in some if example.is_labelled]
+                exact |= {place} if is_exact else set()
+        return found | self._differing_masks(labeled, of_group, exact)
+
+    def _differing_masks(
+        self, labeled: Sequence[_Numbered], of_group: Mapping[int, int], exact: Set[int]
+    ) -> dict[int, str]:
+        """Return how the label files of each group differ, for the groups where they do.
+
+        Args:
+            labeled: inputs with label files.
+            of_group: group of each input.
+            exact: groups of files with the same bytes.
+        """
         shares: dict[int, list[Mapping[str, float]]] = {}
         for number, one in self._run(label_shares, labeled):
             if one is not None:
                 shares.setdefault(of_group[number], []).append(one)
-        return found | {place: words for place, some in shares.items() if (words := differing_shares(some))}
+        found = {place: words for place, some in shares.items() if (words := differing_shares(some))}
+        # Only pictures with the same bytes have their labels at the same places.
+        still = [one for one in labeled if of_group[one[0]] in exact - found.keys()]
+        places: dict[int, list[Mapping[str, NDArray[np.float64]]]] = {}
+        for number, one in self._run(label_places, still):
+            if one is not None:
+                places.setdefault(of_group[number], []).append(one)
+        return found | {place: words for place, some in places.items() if (words := differing_places(some))}
 
     def _chosen(self, examples: Iterable[SourceExample], numbers: Iterable[int]) -> Iterator[_Numbered]:
         wanted = set(numbers)

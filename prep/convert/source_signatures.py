@@ -35,6 +35,9 @@ _CLIP_FRAMES = 12
 """Frames of a clip that are decoded: as many as a signature reads."""
 _SAME_PLACE = 0.15
 _NO_OBJECT = "no object"
+_CELLS, _OVERLAP = 8, 0.7
+"""Cells along a side by which places of labels are compared, and the intersection over union of copies, as in
+`halofeed review`."""
 _SHOWN = 1e-4
 """Share of a label that one copy has and another one lacks, from which they differ: a lesion is small, and the copy
 with it must not be left out silently. A speck of fewer pixels may be lost when a label image is resized."""
@@ -175,6 +178,32 @@ def label_shares(
     return shares
 
 
+def label_places(
+    recipe: Recipe, reference: SourceExample, files: SourceFiles, reserve: ReserveMemory
+) -> Mapping[str, NDArray[np.float64]]:
+    """Return the share of the picture that each value of its label pictures covers by cells, float64 [cell].
+
+    Files that are no pictures of classes have no places.
+    """
+    places: dict[str, NDArray[np.float64]] = {}
+    for name, path in (*reference.class_masks, *(("", path) for path in reference.masks)):
+        try:
+            values = _label_values(recipe, reference, files, path, reserve)
+        except SourceError:
+            continue
+        if values is None:
+            continue
+        rows, columns = (np.arange(side) * _CELLS // side for side in values.shape)
+        cells = (rows[:, None] * _CELLS + columns).reshape(-1)
+        found, at = np.unique(values, return_inverse=True)
+        counts = np.bincount(at.reshape(-1) * _CELLS**2 + cells, minlength=len(found) * _CELLS**2)
+        for value, by_cell in zip(found.tolist(), counts.reshape(len(found), -1), strict=True):
+            if value:
+                key = name or str(value)
+                places[key] = places.get(key, 0) + by_cell / values.size
+    return places
+
+
 def _label_values(
     recipe: Recipe, reference: SourceExample, files: SourceFiles, path: str, reserve: ReserveMemory
 ) -> NDArray[Any] | None:
@@ -214,17 +243,18 @@ def differing_annotations(
     classes = {" + ".join(sorted(one.classes)) or "no class" for one in classed}
     if len(classes) > 1:
         return " and ".join(sorted(classes))
-    boxes = [one for one in references if one.boxes is not None]
-    counted = {_in_words(Counter(box.label for box in one.boxes or ())) for one in boxes}
+    boxes = [one.boxes for one in references if one.boxes is not None]
+    return _differing_boxes(boxes, is_whole=is_whole, is_exact=is_exact) if len(boxes) > 1 else ""
+
+
+def _differing_boxes(boxes: Sequence[Sequence[Box]], *, is_whole: bool, is_exact: bool) -> str:
+    """Return how boxes of copies differ, as `differing_annotations` does."""
+    counted = {_in_words(Counter(box.label for box in some)) for some in boxes}
     # A part may show fewer objects, but seldom none, and the copy with all objects must not be left out silently.
     if len(counted) > 1 and (is_whole or _NO_OBJECT in counted):
         return " and ".join(sorted(counted))
-    moved = (
-        len(boxes) > 1
-        and is_whole
-        and is_exact
-        and not all(_at_the_same_places(boxes[0].boxes or (), one.boxes or ()) for one in boxes[1:])
-    )
+    is_compared = is_whole and is_exact
+    moved = is_compared and not all(_at_the_same_places(boxes[0], other) for other in boxes[1:])
     return "boxes of one class are at other places" if moved else ""
 
 
@@ -266,6 +296,27 @@ def differing_shares(shares: Sequence[Mapping[str, float]], least: float = 0.02)
     "label 'tumor' is in one of them only, and covers 0.10%"
     """
     return next(_differences(shares, least), "")
+
+
+def differing_places(places: Sequence[Mapping[str, NDArray[np.float64]]]) -> str:
+    """Return which value of the label pictures of equal pictures is at other places; "" where none is.
+
+    The cells give an upper bound of the intersection over union, so labels that differ within cells count as equal.
+
+    Args:
+        places: of `label_places`.
+
+    >>> left, right = np.array([0.2, 0.0]), np.array([0.0, 0.2])
+    >>> differing_places([{"1": left}, {"1": left}]), differing_places([{"1": left}, {"1": right}])
+    ('', "label '1' is at other places")
+    """
+    first, *others = places
+    for other in others:
+        for name in sorted(first.keys() & other.keys()):
+            one, two = first[name], other[name]
+            if np.minimum(one, two).sum() < _OVERLAP * np.maximum(one, two).sum():
+                return f"label {name!r} is at other places"
+    return ""
 
 
 def _differences(shares: Sequence[Mapping[str, float]], least: float) -> Iterator[str]:

@@ -260,6 +260,18 @@ def test_a_small_lesion_that_one_copy_lacks_is_another_label(tmp_path: Path) -> 
     assert not left_out(done) and done.manifest.inputs[COPIES]["groups with other labels"] == 1
 
 
+def test_masks_of_equal_pictures_at_other_places_are_other_labels(tmp_path: Path) -> None:
+    for name, top in {"0": 0, "0b": 80, "1": 0, "1b": 2}.items():
+        mask = np.zeros((160, 200), np.uint8)
+        mask[top : top + 60, 20:80] = 1
+        write(tmp_path / "in", f"images/{name}.png", draw(int(name[0])))
+        write(tmp_path / "in", f"masks/{name}.png", mask)
+    pairs = {"layout": "pairs", "image_pattern": "images/{id}.png", "label_pattern": "masks/{id}.png"}
+    options = {**PICTURES, "task": "segmentation", "duplicates": "drop", **pairs}
+    done = run_convert(tmp_path / "in", tmp_path / "out", **options)
+    assert left_out(done).keys() == {"images/1b.png"}
+
+
 def test_no_class_is_another_label_than_a_class(tmp_path: Path) -> None:
     for name in ("0.png", "0b.png", "1.png", "2.png"):
         write(tmp_path / "in", name, draw(int(name[0])))
