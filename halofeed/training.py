@@ -453,11 +453,11 @@ def _train(parsed: argparse.Namespace, config: TrainConfig, name: str, plan: Seq
     parsed.out = parsed.out or str(Path("runs") / f"{data.description['data_name']}-{name}")
     folder = Path(parsed.out)
     done = train(config, data, folder, overwrite=parsed.overwrite, notes=_not_evaluated(data))
-    # Every process has the same metrics; one of them writes and prints.
+    # All processes predict together. Every one has the same metrics; one of them writes and prints.
+    proved = _prove_after_training(folder, data) if plan and done.stopped_by is None else []
     if is_chief():
         report = write_run_report(folder)
         metrics = done.metrics or {}
-        proved = _prove_after_training(folder, data) if plan and done.stopped_by is None else []
         unlearned = unlearned_lines(config, data, metrics=metrics, losses=done.losses, steps=done.steps)
         print(*summary_lines(metrics), *unlearned, *proved, f"report: {report}", sep="\n")
         if done.stopped_by is None and data.evaluation is not None:

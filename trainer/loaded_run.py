@@ -122,6 +122,17 @@ class LoadedRun:
         self.check_labels()
         return self.measure(self.predictions(), rule, self.kept if with_rules else frozenset())[0]
 
+    @property
+    def can_have_rules(self) -> bool:
+        """Whether `find_rules` can find any: not for regions, clips, other tasks, and pictures stored as tiles."""
+        task = self._setup.task
+        return (
+            isinstance(task, Segmentation)
+            and self.facts.kind in COMPONENT_KINDS
+            and not task.regions
+            and not has_picture_tiles(self._metadata)
+        )
+
     def find_rules(self) -> tuple[dict[str, Any], list[ComponentRule]]:
         """Return the metrics without any rule, and the effect of each class's largest component alone on this split.
 

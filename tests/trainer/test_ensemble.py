@@ -1,8 +1,11 @@
 """Several runs predict the mean of their probabilities, each fold is evaluated alone, and components are proved."""
 
+import argparse
+import dataclasses
 import itertools
 import math
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,6 +14,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from halofeed.errors import UsageError
+from halofeed.trainer import component_rules as component_rules_module
+from halofeed.trainer.component_rules import prove_rules
 from halofeed.trainer.config import TrainConfig
 from halofeed.trainer.cross_validation import CrossValidation, FoldResult, deviation_of, mean_of
 from halofeed.trainer.ensemble import check_can_average
@@ -24,7 +29,7 @@ from halofeed.trainer.metrics import SegmentationMetrics
 from halofeed.trainer.run_folder import Run
 from halofeed.trainer.tasks.classification import Classification
 from halofeed.trainer.tasks.segmentation import Segmentation
-from halofeed.training import _run_folders
+from halofeed.training import _run_folders, _train
 from tests.support.training import facts_of
 
 LABELS = ("background", "liver", "spleen")
@@ -109,6 +114,31 @@ def test_padding_and_rows_that_do_not_count_prove_nothing():
     truth = batch_of(TRUE, TRUE, size=np.array([[2, 3], [2, 5]]), valid=np.array([True, False]))
     metrics.update(batch_of(WITH_SPECK, WITH_SPECK), truth)
     assert [rule.better for rule in metrics.rules() if rule.name == "liver"] == [0]
+
+
+def test_a_run_that_can_have_no_rule_is_not_predicted_to_find_one(monkeypatch):
+    loaded = SimpleNamespace(step=3, can_have_rules=False)  # without `find_rules`
+    monkeypatch.setattr(component_rules_module, "LoadedRun", lambda *_, **__: loaded)
+    run = run_of("a", regions={"organ": ["liver"]})
+    run = dataclasses.replace(run, document={**run.document, "evaluate_split": "fold0"})
+    assert prove_rules(run, "data", "fold0", "best") == ([], run)
+
+
+def test_all_processes_of_a_planned_run_take_part_in_proving_its_rules(monkeypatch):
+    @dataclasses.dataclass
+    class Data:
+        description: dict[str, str]
+
+    proved = []
+    done = SimpleNamespace(metrics={}, stopped_by=None)
+    monkeypatch.setattr("halofeed.trainer.data.open_data", lambda *_: Data({"data_name": "scans"}))
+    monkeypatch.setattr("halofeed.trainer.train.train", lambda *_, **__: done)
+    monkeypatch.setattr("halofeed.training._not_evaluated", lambda _: [])
+    monkeypatch.setattr("halofeed.training._prove_after_training", lambda *given: proved.append(given) or [])
+    monkeypatch.setattr("halofeed.trainer.distributed.is_chief", lambda: False)
+    parsed = argparse.Namespace(split="train", fold=None, path="data", out="run", overwrite=False)
+    assert _train(parsed, TrainConfig(), "auto", ["patch: 8 x 8"]) == 0
+    assert len(proved) == 1
 
 
 def test_rules_hold_for_the_checkpoint_that_proved_them():
