@@ -1,6 +1,7 @@
 """A fingerprint has what the conversion measured; the advised conversion gives records with nothing to advise."""
 
 import shlex
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -27,8 +28,9 @@ def test_a_percentile_of_counts_is_that_of_the_repeated_values(values, share):
 
 
 def converted(folder, spacings, **options):
-    """Scans of a ball of radius 6 mm at several spacings."""
-    rows = []
+    """Scans of a ball of radius 6 mm at several spacings, in the folder `scans`."""
+    rows, scans = [], folder / "scans"
+    scans.mkdir()
     for number, spacing in enumerate(spacings):
         sides = [round(40 / one) for one in spacing]
         places = [(np.arange(side) - (side - 1) / 2) * one for side, one in zip(sides, spacing, strict=True)]
@@ -39,9 +41,9 @@ def converted(folder, spacings, **options):
         ) % 7
         affine = np.diag([spacing[2], spacing[1], spacing[0], 1.0])[[0, 1, 2, 3]][:, [2, 1, 0, 3]]
         for name, voxels in ((f"image{number}", image), (f"label{number}", label)):
-            save_nifti(folder / f"{name}.nii.gz", voxels, affine)
+            save_nifti(scans / f"{name}.nii.gz", voxels, affine)
         rows.append((f"case{number}", f"image{number}.nii.gz", f"label{number}.nii.gz"))
-    return convert_scans(folder, rows, folder, **options)
+    return convert_scans(folder, rows, scans, **options)
 
 
 def test_a_fingerprint_has_the_spacing_the_shapes_and_the_structures_of_the_scans(tmp_path):
@@ -74,9 +76,9 @@ def test_the_advised_conversion_leaves_nothing_to_advise(tmp_path):
     assert advice.options[:2] == ("--spacing-mm", "2,1,1")
     command_line = advice.command(done.manifest, str(done.folder), str(tmp_path / "table"))
     program, *words = shlex.split(command_line)
-    # The scans are beside their table here.
-    assert program == "halofeed" and command(*words, "--images", tmp_path)
-    again = read_manifest(done.folder.parent / "1.1.0")
+    # The scans are in another folder than their table here.
+    assert program == "halofeed" and command(*words, "--images", tmp_path / "scans")
+    again = read_manifest(Path(done.folder).parent / "1.1.0")
     assert conversion_advice(fingerprint_of(again, "train")) is None
 
 
