@@ -3,7 +3,7 @@
 Measures of a labeled box, where `support` of a class is the largest confidence times IoU of its predictions there:
 
     wrong class     support of the other class with most, less that of its class
-    extra box       lack of support by any class
+    extra box       lack of support by any class, among boxes of its class
     misplaced box   confidence of a prediction of its class whose IoU with it is 0.1 to 0.5, less its support
 
 and of a prediction: confidence of one that has an IoU below 0.5 with all labeled boxes (a missing box). Confidences are
@@ -33,6 +33,8 @@ _TOUCHING: Final = 0.1
 """Smallest IoU at which a prediction may be of the object whose box is misplaced."""
 _PRIOR: Final = 5
 """Boxes of the usual score of all classes that each class gets: with one box, its own score says little."""
+_OWN_BOXES: Final = 50
+"""Fewest boxes of a class that are compared among themselves, as evidence above 0.95 needs 20 of one measure."""
 LEAST_SCORE: Final = 0.01
 """Smallest score of a prediction that is kept: most of a detector's 100 boxes of a picture are near 0."""
 
@@ -134,6 +136,7 @@ def box_faults(records: Sequence[BoxRecord], random: np.random.Generator) -> lis
         # A set of one class has no wrong ones.
         if kind is not BoxFault.WRONG_CLASS or len(classes) > 1
     }
+    found[BoxFault.EXTRA] = _extra_evidence(views, classes)
     missing = [view.missing() for view in views]
     of_missing = evidence(
         np.concatenate([view.record.scores[rows] for view, rows in zip(views, missing, strict=True)]),
@@ -148,18 +151,35 @@ def _label_measures(
     views: Sequence[_View], classes: Int64Array, random: np.random.Generator
 ) -> dict[BoxFault, tuple[list[Float64Array], list[Float64Array]]]:
     """Return each measure of labeled boxes as given, and of boxes with a planted fault of the kind, by record."""
-    ones = [view.record for view in views]
     return {
         BoxFault.WRONG_CLASS: (
             [view.class_margins(view.record.classes) for view in views],
             [view.class_margins(_other_classes(view.record.classes, classes, random)) for view in views],
         ),
-        BoxFault.EXTRA: ([-view.support() for view in views], _planted_extras(ones)),
         BoxFault.MISPLACED: (
             [view.displacements(view.record.boxes) for view in views],
             [view.displacements(_moved(view.record.boxes, random)) for view in views],
         ),
     }
+
+
+def _extra_evidence(views: Sequence[_View], classes: Int64Array) -> Float64Array:
+    """Return the evidence that each labeled box is an extra one, among boxes of its class.
+
+    A run may have learned one class and not another, of which it then supports no box. Compared with the boxes of all
+    classes, each box of such a class would look like a planted one. Classes of few boxes are compared together.
+    """
+    owners = np.concatenate([view.record.classes for view in views])
+    measured = np.concatenate([-view.support() for view in views])
+    planted, planted_classes = map(np.concatenate, _planted_extras([view.record for view in views]))
+    counts = {int(label): int((owners == label).sum()) for label in classes}
+    few = [label for label, count in counts.items() if count < _OWN_BOXES]
+    groups = [*([label] for label in counts if label not in few), *([few] if few else [])]
+    found = np.zeros(len(owners))
+    for group in groups:
+        rows = np.isin(owners, group)
+        found[rows] = evidence(measured[rows], planted[np.isin(planted_classes, group)], int(rows.sum()))
+    return found
 
 
 # Confidence ----------------------------------------------------------------------------------------------
@@ -272,14 +292,15 @@ def _moved(boxes: Float64Array, random: np.random.Generator) -> Float64Array:
     return np.asarray(boxes + np.tile(steps, 2))
 
 
-def _planted_extras(records: Sequence[BoxRecord]) -> list[Float64Array]:
-    """Measure the boxes of each record against the predictions of the next, where that has no box."""
-    planted = []
+def _planted_extras(records: Sequence[BoxRecord]) -> tuple[list[Float64Array], list[Int64Array]]:
+    """Measure the boxes of each record against the predictions of the next, where that has no box; with classes."""
+    planted, classes = [], []
     for one, following in zip(records, [*records[1:], *records[:1]], strict=True):
         free = ious(one.boxes, following.boxes).max(1, initial=0) < _TOUCHING
         support = (ious(one.boxes, following.predicted) * following.scores).max(1, initial=0)
         planted.append(-support[free])
-    return planted
+        classes.append(one.classes[free])
+    return planted, classes
 
 
 # Faults --------------------------------------------------------------------------------------------------

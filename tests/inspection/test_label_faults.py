@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -143,6 +144,29 @@ def box_record(number: int, random: np.random.Generator, **changed: Any) -> BoxR
 def box_records(count: int = 40) -> list[BoxRecord]:
     random = np.random.default_rng(5)
     return [box_record(number, random) for number in range(count)]
+
+
+def test_boxes_of_a_class_that_the_run_never_sees_are_not_extra_and_extra_ones_of_others_are_found() -> None:
+    records = box_records()
+    unseen = int(records[0].classes[0])
+    for number, one in enumerate(records):
+        is_seen = one.predicted_classes != unseen
+        at_unseen = ious(one.boxes[one.classes == unseen], one.predicted).max(0, initial=0) > 0
+        kept = is_seen & ~at_unseen
+        records[number] = replace(
+            one,
+            predicted=one.predicted[kept],
+            predicted_classes=one.predicted_classes[kept],
+            scores=one.scores[kept],
+        )
+    boxes = np.concatenate([records[20].boxes, [[0.97, 0.97, 0.99, 0.99]]])
+    records[20] = replace(
+        records[20], boxes=boxes, classes=np.append(records[20].classes, unseen % 3 + 1).astype(np.int64)
+    )
+    listed = [one for one in box_faults(records, np.random.default_rng(0)) if one.score >= LISTED]
+    extra = [one for one in listed if one.kind is BoxFault.EXTRA]
+    assert {one.label for one in extra} == {unseen % 3 + 1}
+    assert (20, (0.97, 0.97, 0.99, 0.99)) in [(one.record, one.box) for one in extra]
 
 
 def test_each_kind_of_faulty_box_comes_first_under_its_kind() -> None:
