@@ -171,7 +171,8 @@ def _extra_evidence(views: Sequence[_View], classes: Int64Array) -> Float64Array
     """
     owners = np.concatenate([view.record.classes for view in views])
     measured = np.concatenate([-view.support() for view in views])
-    planted, planted_classes = map(np.concatenate, _planted_extras([view.record for view in views]))
+    by_record, classes_by_record = _planted_extras([view.record for view in views])
+    planted, planted_classes = np.concatenate(by_record), np.concatenate(classes_by_record)
     counts = {int(label): int((owners == label).sum()) for label in classes}
     few = [label for label, count in counts.items() if count < _OWN_BOXES]
     groups = [*([label] for label in counts if label not in few), *([few] if few else [])]
