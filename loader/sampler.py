@@ -437,6 +437,7 @@ def plan_draws(draw_by: DrawBy, records: ChosenRecords, manifest: Manifest, *, s
         reader = _ClassReader(records, manifest, skips)
         pairs = _pairs_to_draw(CLASS, *reader.pairs(), has_background=reader.has_background)
         numbers, weights = np.arange(count), draw_by.weights(*pairs, count=count)
+        weights[reader.unread] = 0
     elif isinstance(draw_by, str | Mapping):
         numbers, weights = _by_class(draw_by, _ClassReader(records, manifest, skips), manifest)
     else:
@@ -533,6 +534,8 @@ class _ClassReader:
 
     def __init__(self, records: ChosenRecords, manifest: Manifest, skips: bool) -> None:
         self._records, self._shards, self._skips = records, records.shards, skips
+        self.unread: list[int] = []
+        """Numbers of the records that `pairs` could not read."""
         fields = {field.name: field for field in manifest.fields}
         self._field: Field = next(fields[name] for name in ("classes", "labels", "label") if name in fields)
         self._ignored = manifest.ignore_label
@@ -548,23 +551,25 @@ class _ClassReader:
         numbers = self._records.in_split(np.arange(len(self._records)))
         parts = np.array_split(numbers, -(-len(numbers) // _RECORDS_PER_TASK))
         with ThreadPoolExecutor(thread_name_prefix="halofeed-classes") as threads:
-            found = [classes for part in threads.map(self._of_all, parts) for classes in part]
+            read = [classes for part in threads.map(self._of_all, parts) for classes in part]
+        self.unread = [number for number, classes in enumerate(read) if classes is None]
+        found = [np.zeros(0, np.int64) if classes is None else classes for classes in read]
         records = np.repeat(np.arange(len(numbers)), [len(classes) for classes in found])
         return records, np.concatenate([np.zeros(0, np.int64), *found])
 
-    def _of_all(self, numbers: Integers) -> list[Integers]:
+    def _of_all(self, numbers: Integers) -> list[Integers | None]:
         with self._shards.fetch_window(numbers, 0):
             return [self._of(number) for number in numbers.tolist()]
 
-    def _of(self, number: int) -> Integers:
+    def _of(self, number: int) -> Integers | None:
         try:
             record = stored_record(self._shards, number)
             classes = self._read(record)
             if not record.is_unchanged():
                 raise record.changed_error()
         except CorruptFileError:
-            if self._skips:  # a record without a class is never drawn
-                return np.zeros(0, np.int64)
+            if self._skips:
+                return None
             raise
         # A record without an object or foreground is drawn as background, class 0.
         if self.has_background:

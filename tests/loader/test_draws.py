@@ -202,3 +202,6 @@ def test_a_record_whose_classes_cannot_be_read_is_an_error_or_never_drawn(draw, 
         Counter(rows["label"].tolist()) == {0: 200, 1: 200} and len(set(join_id(rows["id"]).tolist())) == 19
     )
     assert not loader.skipped
+    # A record without classes is drawn once, and one that cannot be read is not.
+    loader = Loader(folder, batch_size=20, draw_by=RepeatFactor(), on_corrupt="skip")
+    assert len(set(join_id(rows_of(loader, 20)["id"]).tolist())) == 19 and not loader.skipped
