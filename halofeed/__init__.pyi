@@ -1276,8 +1276,7 @@ def train(
     Args:
         data: folder of the data set's version.
         split: split to train on.
-        fold: of a data set with folds (`halofeed convert folds 5`): evaluate on this fold, from 0, and train on all
-            others.
+        fold: evaluate on this fold of `halofeed convert folds 5`, from 0, and train on the others.
         out: the run's folder (default: runs/DATA-CONFIG).
         overwrite: replace the run in the folder, if halofeed wrote all files in it and none has changed.
         config: a recipe of `halofeed configs`, a .toml file, or a pipeline.config of the TF Object Detection API

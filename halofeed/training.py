@@ -208,8 +208,7 @@ def _add_train_options(parser: CommandParser, rows: Iterable[Option]) -> None:
         "--fold",
         type=int,
         metavar="N",
-        help="of a data set with folds (`halofeed convert --folds 5`): evaluate on this fold, from 0, and train on all "
-        "others",
+        help="evaluate on this fold of `halofeed convert --folds 5`, from 0, and train on the others",
     )
     parser.add_argument("--out", metavar="FOLDER", help="the run's folder (default: runs/DATA-CONFIG)")
     parser.add_argument(
