@@ -154,18 +154,30 @@ class Duplicates:
             yield replace(example, joint=name)
         self.counts["kept together"] = count
         if divided and not self.by_shares:
-            self._refuse(first, divided)
+            self._refuse(first, divided, has_other_labels=bool(found.differences))
 
-    def _refuse(self, first: Mapping[str, SourceExample], divided: Mapping[str, SourceExample]) -> None:
+    def _refuse(
+        self,
+        first: Mapping[str, SourceExample],
+        divided: Mapping[str, SourceExample],
+        *,
+        has_other_labels: bool,
+    ) -> None:
         """Refuse copies in several named splits: grouping would move pictures out of a published test set."""
         name, other = next(iter(divided.items()))
         one = first[name]
         are = "is" if len(divided) == 1 else "are"
+        # `drop` keeps copies whose labels differ.
+        drop = (
+            "drop-conflicts converts one of each, and none where labels differ"
+            if has_other_labels
+            else "drop converts one of each, that of test before that of train"
+        )
         raise AnnotationsError(
             f"--duplicates group: {plural(len(divided), 'group')} of copies {are} in several splits of the source, "
             f"such as {one.source} ({one.split}) and {other.source} ({other.split}), and an input is not moved from a "
-            "split that has a name; --duplicates drop converts one of each, that of test before that of train, or "
-            "divide all inputs anew with --split-shares train=0.8,validation=0.1,test=0.1"
+            f"split that has a name; --duplicates {drop}, or divide all inputs anew with "
+            "--split-shares train=0.8,validation=0.1,test=0.1"
         )
 
 

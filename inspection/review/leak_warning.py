@@ -49,10 +49,18 @@ def copy_warnings(folder: str) -> list[str]:
         for group in copy_groups(reviewed, within_splits=False)
         for part in without_unlabeled(reviewed, group)
     ]
-    return [*_leaks(reviewed, groups, lists), *_other_labels(reviewed, groups, lists)]
+    found = _with_other_labels(reviewed, groups[:_MOST_LABELED])
+    least = "at least " if len(groups) > _MOST_LABELED else ""
+    differing = [group for group, _ in found]
+    return [
+        *_leaks(reviewed, groups, differing, lists),
+        *(_other_labels(reviewed, found, least, lists) if found else ()),
+    ]
 
 
-def _leaks(reviewed: ReviewedSet, groups: Sequence[CopyGroup], lists: str) -> Iterator[str]:
+def _leaks(
+    reviewed: ReviewedSet, groups: Sequence[CopyGroup], differing: Sequence[CopyGroup], lists: str
+) -> Iterator[str]:
     numbers = reviewed.split_numbers
     leaks = [group for group in groups if len(np.unique(numbers[list(group.records)])) > 1]
     if not leaks:
@@ -60,34 +68,48 @@ def _leaks(reviewed: ReviewedSet, groups: Sequence[CopyGroup], lists: str) -> It
     first = leaks[0].records
     other = next(record for record in first if numbers[record] != numbers[first[0]])
     named = " and ".join(str(reviewed.place(record)) for record in (first[0], other))
+    repair = _repair(reviewed, has_other_labels=any(group in differing for group in leaks))
     yield (
         f"{plural(len(leaks), 'group')} of copies {'is' if len(leaks) == 1 else 'are'} in several splits, such as "
-        f"{named}, so a test measures memory; {lists}{_repair(reviewed)}"
+        f"{named}, so a test measures memory; {lists}{repair}"
     )
 
 
-def _other_labels(reviewed: ReviewedSet, groups: Sequence[CopyGroup], lists: str) -> Iterator[str]:
+def _with_other_labels(reviewed: ReviewedSet, groups: Sequence[CopyGroup]) -> list[tuple[CopyGroup, str]]:
+    """Return the groups whose labels differ, and how they do."""
     found: list[tuple[CopyGroup, str]] = []
-    for group in groups[:_MOST_LABELED]:
+    for group in groups:
         likeness = likeness_of(reviewed, group)
         # Whether copies have their boxes at other places is left to the review, which may read more.
         likeness = Likeness.OBJECTS if likeness is Likeness.PIXELS else likeness
         if words := differing_labels(reviewed, group.records, likeness):
             found.append((group, words))
-    if not found:
-        return
+    return found
+
+
+def _other_labels(
+    reviewed: ReviewedSet, found: Sequence[tuple[CopyGroup, str]], least: str, lists: str
+) -> Iterator[str]:
     group, words = found[0]
     named = " and ".join(str(reviewed.place(record)) for record in group.records[:_NAMED])
-    least = "at least " if len(groups) > _MOST_LABELED else ""
     has = "has" if len(found) == 1 else "have"
     yield f"{least}{plural(len(found), 'group')} of copies {has} labels that differ, such as {named}: {words}; {lists}"
 
 
-def _repair(reviewed: ReviewedSet) -> str:
-    """Return the options that repair leaks; "" where the conversion already had one of them."""
+def _repair(reviewed: ReviewedSet, *, has_other_labels: bool) -> str:
+    """Return the options that repair leaks; "" where the conversion already had one of them.
+
+    Args:
+        has_other_labels: whether labels of copies differ, which `drop` keeps.
+    """
     recipe = reviewed.manifest.recipe
     if recipe.get("duplicates", "report") != "report":
         return ""
     if recipe.get("split_shares") or recipe.get("folds"):
         return "; the same command with --duplicates group --overwrite keeps copies in one split"
+    if has_other_labels:
+        return (
+            "; the same command with --duplicates drop-conflicts --overwrite converts one of each, and none where "
+            "labels differ"
+        )
     return "; the same command with --duplicates drop --overwrite converts one of each, the one in test before others"

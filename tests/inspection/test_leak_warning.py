@@ -55,6 +55,17 @@ def test_the_option_that_a_warning_names_repairs_the_leak(
     assert "in several splits" not in halofeed_here(*words, *advised).stdout
 
 
+def test_leaks_with_other_labels_are_repaired_by_the_option_that_the_warning_names(tmp_path: Path) -> None:
+    for number in range(4):
+        write(tmp_path / "in", f"train/a/{number}.png", draw(number))
+    write(tmp_path / "in", "test/b/0.png", draw(0))
+    write(tmp_path / "in", "test/b/9.png", draw(9))
+    words = convert_words(tmp_path / "in", tmp_path, **SIZE)
+    (line,) = [line for line in halofeed_here(*words).stdout.splitlines() if "in several splits" in line]
+    advised = line.partition("the same command with ")[2].split()[:3]
+    assert "in several splits" not in halofeed_here(*words, *advised).stdout
+
+
 def test_no_copies_give_no_warning(tmp_path: Path) -> None:
     for number in range(4):
         write(tmp_path / "in", f"{('train', 'test')[number % 2]}/a/{number}.png", draw(number))

@@ -118,6 +118,7 @@ EXCEPTIONS: dict[str, str] = {
         (
             "inspection/review/leak_warning.py: ; the same command with --duplicates group --overwrite keeps copies in",
             "inspection/review/leak_warning.py: ; the same command with --duplicates drop --overwrite converts one of",
+            "inspection/review/leak_warning.py: ; the same command with --duplicates drop-conflicts --overwrite",
         ),
         "it ends a warning of a conversion; tests/inspection/test_leak_warning.py types it",
     ),
