@@ -124,7 +124,7 @@ class LoadedRun:
 
     @property
     def can_have_rules(self) -> bool:
-        """Whether `find_rules` can find any: not for regions, clips, other tasks, and pictures stored as tiles."""
+        """Return whether rules can be found: not for regions, clips, other tasks, and pictures stored as tiles."""
         task = self._setup.task
         return (
             isinstance(task, Segmentation)
