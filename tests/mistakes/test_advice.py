@@ -475,6 +475,7 @@ EXCEPTIONS: dict[str, str] = {
             "halofeed/auto_config.py: --minutes {}: expected more than 0, such as --minutes 10",
             "halofeed/auto_config.py: halofeed train: --config auto: the options are those of the run in {}",
             "halofeed/auto_config.py: --config auto: the processes of a run need one configuration; write it",
+            "halofeed/training.py: --config auto",
             "halofeed/planning.py: --toml {}: has an effect only with --auto; add it",
             "halofeed/planning.py: --auto: needs a data set; name its folder, as in `halofeed plan",
         ),

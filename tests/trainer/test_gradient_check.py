@@ -25,6 +25,8 @@ FEW = {"width": 4, "features": 8, "tower_depth": 1}
 FAMILIES: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
     "classifier": ((16, 16, 3), (1, 2, 1, 1), {"features": [4, 8]}),
     "resnet50": ((32, 32, 3), (1, 2, 2, 1), {"width": 4, "blocks": [1, 1, 1, 1]}),
+    "resnet101": ((32, 32, 3), (1, 2, 2, 1), {"width": 4, "blocks": [1, 1, 2, 1]}),
+    "resnet20": ((32, 32, 3), (1, 2, 2, 1), {}),
     "mobilenet_v1": ((32, 32, 3), (1, 4, 1, 1), {"width": 4}),
     "unet": ((8, 16, 8, 1), (1, 2, 2, 1, 1), {"depth": 3, "width": 4, "convolutions": 1}),
     "retinanet": ((64, 64, 3), (1, 2, 2, 1), {**FEW, "blocks": [1, 1, 1, 1]}),

@@ -150,7 +150,8 @@ def test_options_of_a_saved_run_are_refused_with_the_ways_out(tmp_path: Path) ->
 
 def test_the_schedule_has_its_own_length_only_where_it_depends_on_it() -> None:
     with pytest.raises(
-        UsageError, match="schedule steps: belongs to the schedule cosine, not constant; leave it out"
+        UsageError,
+        match="schedule steps: belongs to the schedule cosine or polynomial, not constant; leave it out",
     ):
         run(FOUR.changed(schedule="constant", schedule_steps=5), Stripes(2))
     with pytest.raises(UsageError, match="accumulate steps: expected at most the 2 steps of the run, got 4"):
