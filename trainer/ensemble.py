@@ -52,6 +52,11 @@ class Ensemble:
         self.kept = frozenset.intersection(*(member.kept for member in self._members))
 
     @property
+    def can_have_rules(self) -> bool:
+        """Return whether the largest component alone may be kept, as `LoadedRun.can_have_rules`."""
+        return self._members[0].can_have_rules
+
+    @property
     def mask_rule(self) -> MaskRule:
         """Rule by which the predictions of windows become masks: that of the first run."""
         return self._members[0].mask_rule

@@ -163,7 +163,8 @@ def predict(
         "checkpoint": loaded.steps if isinstance(loaded, Ensemble) else loaded.step,
     }
     options = replace(options, masks=loaded.mask_rule, class_threshold=loaded.class_threshold)
-    kept = loaded.kept if options.with_rules else frozenset[int]()
+    # Rules may be proved on complete pictures and asked for on tiles, whose writer does not know them.
+    kept = loaded.kept if options.with_rules and loaded.can_have_rules else frozenset[int]()
     if kept:
         description[KEPT] = [loaded.facts.labels.get(label, f"class {label}") for label in sorted(kept)]
     return predict_batches(

@@ -28,7 +28,6 @@ from halofeed.inspection.stored_records import (
 from halofeed.schemas import keys
 from halofeed.schemas.manifest import Manifest
 from halofeed.schemas.tfexample import Decoded
-from halofeed.system.wording import plural
 
 _OTHER_SHARE: Final = 0.02
 """Share of a picture that another class covers, from which two label images differ."""
@@ -98,9 +97,14 @@ def _name(manifest: Manifest, identity: int) -> str:
 def _other_counts(reviewed: ReviewedSet, records: Sequence[int], text: str, number: str) -> str:
     """Return the counted classes of the records or of their objects, if they differ."""
     counted = Counter(
-        _in_words(Counter(_names(reviewed.small_features(record, frozenset({text, number})), text, number, reviewed)))
+        _in_words(
+            Counter(
+                _names(reviewed.small_features(record, frozenset({text, number})), text, number, reviewed)
+            ),
+            "no class" if number == keys.CLASS_LABEL else "no object",
+        )
         for record in records
-    )  # fmt: skip
+    )
     if len(counted) == 1:
         return ""
     return " and ".join(f"{words} in {count:,}" for words, count in counted.most_common(4))
@@ -113,9 +117,9 @@ def _names(features: Decoded, text: str, number: str, reviewed: ReviewedSet) -> 
     return [_name(reviewed.manifest, int(identity)) for identity in features.get(number, ())]
 
 
-def _in_words(content: Mapping[str, int]) -> str:
+def _in_words(content: Mapping[str, int], nothing: str) -> str:
     listed = [name if count == 1 else f"{count:,} {name}" for name, count in sorted(content.items())]
-    return " + ".join(listed) or plural(0, "object")
+    return " + ".join(listed) or nothing
 
 
 def _other_corners(reviewed: ReviewedSet, records: Sequence[int]) -> str:
