@@ -32,8 +32,8 @@ from halofeed.prep.voxels.signatures import unpack_signatures
 from halofeed.schemas import keys
 from halofeed.system.wording import plural
 
-_KEPT_PICTURES = 2_000
-"""Decoded pictures of 36 KiB that are kept for further pairs."""
+_KEPT_PICTURES = 256
+"""Decoded pictures of 36 KiB that are kept for further pairs, which are in the order of their records."""
 _KEPT_CONTENTS = 20_000
 """Checksums that are kept for further pairs."""
 _SAME_OBJECTS = 0.98

@@ -51,7 +51,7 @@ def test_pictures(name):
 @pytest.mark.long
 def test_volumes():
     image = np.random.default_rng(0).integers(-300, 300, (4, 5, 6, 7, 1)).astype(np.int16)
-    several = [ALL[name] for name in ALL if name not in ("Saturation", "Hue")]
+    several = [ALL[name] for name in ALL if name not in ("Saturation", "Hue", "RandAugmentColors")]
     ours, *others = both(image, several)
     for found in others:
         np.testing.assert_allclose(found, ours, rtol=1e-4, atol=5e-3)
