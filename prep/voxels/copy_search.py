@@ -369,8 +369,8 @@ def _alike(thumbnails: NDArray[np.int8], pairs: Pairs, apart: _Apart) -> Pairs:
     """
     pairs = pairs.take(apart.are_compared(pairs))
     found = [_no_pairs()]
-    # 4 MiB of thumbnails: 10 % less time than with four times as many, and a small set takes little memory.
-    for part in _parts(len(pairs), _CHUNK // 4):
+    # 2 MiB of thumbnails, so that the end of a small conversion takes little memory; twice as many take 7 % less time.
+    for part in _parts(len(pairs), _CHUNK // 8):
         some = pairs.take(part)
         if not len(some):
             continue
