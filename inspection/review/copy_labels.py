@@ -158,7 +158,9 @@ def _boxes_by_class(
 
 
 def _labels(reviewed: ReviewedSet, records: Sequence[int]) -> Iterator[NDArray[Any]]:
-    for record in records:
+    # Label maps of equal bytes are equal, and reading those of a scan of 512 x 512 x 200 takes half a second.
+    contents = {reviewed.label_content(record) or record: record for record in records}
+    for record in sorted(contents.values()):
         if (label := label_map(reviewed.features(record), reviewed.manifest)) is not None:
             yield label
 

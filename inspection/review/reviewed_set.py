@@ -119,6 +119,12 @@ class ReviewedSet:
         digest = text_of(self.small_features(record, frozenset({keys.KEY_SHA256})), keys.KEY_SHA256)
         return (digest or "").encode()
 
+    def label_content(self, record: int) -> bytes:
+        """Return bytes that are equal for records with equal stored label maps; b"" where nothing shows that."""
+        one, row = self._at(record)
+        sums = self._stored(one).index.raw_checksums.get(keys.LABEL)
+        return b"" if sums is None else bytes(sums[row].tobytes())
+
     def place(self, record: int) -> RecordPlace:
         """Return the split, number, id and source of a record."""
         source = text_of(self.small_features(record, frozenset({keys.FILENAME})), keys.FILENAME)
