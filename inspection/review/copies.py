@@ -86,7 +86,8 @@ def copy_groups(reviewed: ReviewedSet, *, within_splits: bool = True) -> list[Co
     signatures = unpack_signatures(reviewed.signatures)
     planes, splits = signatures.thumbnails.shape[1], reviewed.split_numbers
     # Indexes have no groups, which may name patients; copies of one patient in one split are listed like others.
-    pairs = find_pairs(signatures)
+    # The warning at the end of a conversion must not delay it: 0.2 instead of 0.5 s for 2,000 pictures.
+    pairs = find_pairs(signatures, quick=not within_splits)
     if not within_splits:
         pairs = pairs.take(is_certain(pairs, planes) | (splits[pairs.first] != splits[pairs.second]))
     return group_pairs(*_confirmed(reviewed, pairs, planes))
