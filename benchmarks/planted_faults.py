@@ -506,7 +506,7 @@ class Split:
 
 
 DRIFTS: Mapping[str, Split] = {
-    "classes differ between splits": Split(first_class=0.95),
+    "classes differ between splits": Split(first_class=0.85),
     "sizes differ between splits": Split(scale=1.3),
     "intensities differ between splits": Split(light=0.6),
     "sources differ between splits": Split(sources=("west",)),

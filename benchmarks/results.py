@@ -59,6 +59,14 @@ class Row:
 BOXES = {"YOLO11n": "ultralytics_boxes.py", "torchvision RetinaNet": "torchvision_objects.py"}
 PADDED_320 = ("--resize", "keep-aspect", "--min-dimension", "320", "--max-dimension", "320", "--pad")
 
+
+def row_of_boxes(read: Callable[[Path], Task]) -> Row:
+    """Return the row of a set of pictures with boxes."""
+    return Row(
+        read=read, convert=PADDED_320, train=("--config", "retinanet_small"), peers=BOXES, score="AP@0.5"
+    )
+
+
 CROPS_192 = '[{ name = "RandomCrop", sides = [192, 192] }, { name = "FlipLeftRight" }]'
 
 ROWS: Mapping[str, Row] = {
@@ -82,27 +90,9 @@ ROWS: Mapping[str, Row] = {
         peers={"StarDist": "stardist_nuclei.py", "torchvision Mask R-CNN": "torchvision_objects.py"},
         score="AP@0.5",
     ),
-    "blood-cells": Row(
-        read=public_sets.blood_cells,
-        convert=PADDED_320,
-        train=("--config", "retinanet_small"),
-        peers=BOXES,
-        score="AP@0.5",
-    ),
-    "raccoons": Row(
-        read=public_sets.raccoons,
-        convert=PADDED_320,
-        train=("--config", "retinanet_small"),
-        peers=BOXES,
-        score="AP@0.5",
-    ),
-    "kangaroos": Row(
-        read=public_sets.kangaroos,
-        convert=PADDED_320,
-        train=("--config", "retinanet_small"),
-        peers=BOXES,
-        score="AP@0.5",
-    ),
+    "blood-cells": row_of_boxes(public_sets.blood_cells),
+    "raccoons": row_of_boxes(public_sets.raccoons),
+    "kangaroos": row_of_boxes(public_sets.kangaroos),
     "streets": Row(
         read=public_sets.streets,
         convert=(
