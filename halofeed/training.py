@@ -921,9 +921,12 @@ def _config_of_init(parsed: argparse.Namespace) -> tuple[TrainConfig, str]:
 
 
 def _start_jax(virtual_devices: int | None, cores_per_replica: int) -> None:
-    from halofeed.trainer.platform import configure_platform
+    from halofeed.system.memory import keep_all_freed_memory
+    from halofeed.trainer.platform import computes_on_processor, configure_platform
 
     configure_platform(virtual_devices, at_least=cores_per_replica)
+    if computes_on_processor():
+        keep_all_freed_memory()
     signals.handle_in_thread()  # such as XLA's compilations
 
 

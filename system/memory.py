@@ -14,7 +14,7 @@ import os
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -260,7 +260,7 @@ def retry_when_memory_free(budget: MemoryBudget, work: Callable[[Share], T]) -> 
         share.free()
 
 
-_TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD = -1, -2, -3
+_TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD, _MMAP_MAX, _ARENA_MAX = -1, -2, -3, -4, -8
 """Parameter numbers of glibc's mallopt(3)."""
 _MMAP_BYTES = 32 << 20
 
@@ -291,12 +291,28 @@ def keep_freed_memory() -> None:
     Every new megabyte costs 256 page faults, and threads wait for each other at each one. The setting applies to the
     complete process, so only the command line and its workers call this. It has no effect on other C libraries.
     """
-    if not sys.platform.startswith("linux"):  # mallopt is glibc's
+    _set_glibc({_MMAP_THRESHOLD: _MMAP_BYTES, _TRIM_THRESHOLD: 256 << 20, _TOP_PAD: 16 << 20})
+
+
+def keep_all_freed_memory() -> None:
+    """Make glibc keep all freed blocks, of any size, in one heap.
+
+    XLA on a processor allocates the memory of a step anew for each step. glibc maps blocks above 32 MiB at each call
+    and unmaps them when they are freed, whatever its threshold, and the kernel clears each page again: a fifth of the
+    time of a step of a small U-Net. Only the first heap can hold blocks of any size, so threads must not open others.
+    That must be set before their first allocation, and so before JAX starts. The setting applies to the complete
+    process, which keeps its largest memory to its end.
+    """
+    _set_glibc({_ARENA_MAX: 1, _MMAP_MAX: 0, _TRIM_THRESHOLD: 2**31 - 1, _TOP_PAD: 64 << 20})
+
+
+def _set_glibc(values: Mapping[int, int]) -> None:
+    """Call glibc's mallopt(3) with numbers of parameters and values, where the system has glibc."""
+    if not sys.platform.startswith("linux"):
         return
     try:
         mallopt = ctypes.CDLL("libc.so.6").mallopt
     except (OSError, AttributeError):
         return
-    mallopt(_MMAP_THRESHOLD, _MMAP_BYTES)
-    mallopt(_TRIM_THRESHOLD, 256 << 20)
-    mallopt(_TOP_PAD, 16 << 20)
+    for parameter, value in values.items():
+        mallopt(parameter, value)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
+from importlib.metadata import entry_points
+from importlib.util import find_spec
 from pathlib import Path
 
 from halofeed.system.errors import UsageError
@@ -70,6 +72,21 @@ def configure_platform(virtual_devices: int | None, *, at_least: int = 1) -> Non
     if not _may_have_tpu():
         for name, value in WITHOUT_TPU.items():
             os.environ.setdefault(name, value)
+
+
+def computes_on_processor() -> bool:
+    """Return whether JAX can only use the processor; JAX need not be imported.
+
+    JAX reaches a TPU by libtpu, and every other accelerator by an installed plugin.
+    """
+    if os.environ.get("JAX_PLATFORMS") == "cpu":
+        return True
+    return not _may_have_tpu() and not _has_plugins()
+
+
+def _has_plugins() -> bool:
+    """Return whether a plugin of JAX is installed, in either of the two places where JAX looks for them."""
+    return bool(entry_points(group="jax_plugins")) or find_spec("jax_plugins") is not None
 
 
 def _may_have_tpu() -> bool:

@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 from budget import of_split, read_arguments, write_log
 
-STEPS = 10
+STEPS = 5
 """Iterations of an epoch here; nnU-Net has 250, which a small budget would not reach once."""
 
 
@@ -81,7 +81,7 @@ def main() -> None:
             if self.current_epoch == 0:
                 used = time.process_time() - started
                 left = budget.minutes * 60 - used
-                self.num_epochs = 1 + max(int(left / (used / 1)), 0)
+                self.num_epochs = 1 + max(int(left / used), 1)
                 self.lr_scheduler.max_steps = self.num_epochs
             super().on_epoch_end()
 

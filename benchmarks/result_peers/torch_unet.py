@@ -56,13 +56,13 @@ def main() -> None:
         dice = DiceCELoss(to_onehot_y=True, softmax=True)
     else:
         model = BasicUNet(
-            spatial_dims=2, in_channels=3, out_channels=classes, features=(16, 32, 64, 128, 256, 16)
+            spatial_dims=2, in_channels=3, out_channels=classes, features=(8, 16, 32, 64, 128, 8)
         )
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=1e-4)
-    crop = (192, 192) if vessels else (352, 480)
+    crop = (192, 192) if vessels else (192, 256)
     model.train()
     while budget.used_share() < 1:
-        batch = [cropped(*random.choice(train), crop) for _ in range(8 if vessels else 4)]
+        batch = [cropped(*random.choice(train), crop) for _ in range(8)]
         pixels, label = (torch.stack(parts) for parts in zip(*batch, strict=True))
         logits = model(padded(pixels))[..., : crop[0], : crop[1]]
         if vessels:

@@ -19,8 +19,8 @@ from pycocotools import mask as run_lengths
 from torchvision.models.detection import maskrcnn_resnet50_fpn, retinanet_resnet50_fpn
 
 
-def read_example(one: dict, masks: bool) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-    """Return pixels as uint8 [3, height, width], and boxes, classes from 1 and masks."""
+def read_example(one: dict, masks: bool) -> tuple[torch.Tensor, dict]:
+    """Return pixels as uint8 [3, height, width], and boxes, classes from 1 and run lengths of masks."""
     pixels = torch.from_numpy(np.asarray(Image.open(one["picture"]).convert("RGB")).transpose(2, 0, 1).copy())
     boxes = torch.tensor([row["bbox"] for row in one["objects"]], dtype=torch.float32).reshape(-1, 4)
     boxes[:, 2:] += boxes[:, :2]
@@ -29,13 +29,16 @@ def read_example(one: dict, masks: bool) -> tuple[torch.Tensor, dict[str, torch.
         "labels": torch.tensor([row["category_id"] for row in one["objects"]], dtype=torch.int64),
     }
     if masks:
-        shapes = [run_lengths.decode(row["segmentation"]) for row in one["objects"]]
-        target["masks"] = (
-            torch.from_numpy(np.stack(shapes))
-            if shapes
-            else torch.zeros((0, *pixels.shape[1:]), dtype=torch.uint8)
-        )
+        target["shapes"] = [row["segmentation"] for row in one["objects"]]
     return pixels, target
+
+
+def with_masks(pixels: torch.Tensor, target: dict) -> tuple[torch.Tensor, dict]:
+    """Decode the masks of a chosen example: those of all examples at once have 5 GB."""
+    if "shapes" not in target:
+        return pixels, target
+    shapes = np.stack([run_lengths.decode(one) for one in target["shapes"]])
+    return pixels, {**target, "masks": torch.from_numpy(shapes)}
 
 
 def mirrored(
@@ -77,7 +80,8 @@ def main() -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=rate, momentum=0.9, weight_decay=1e-4)
     model.train()
     while budget.used_share() < 1:
-        batch = [mirrored(*one) if random.random() < 0.5 else one for one in random.choices(train, k=4)]
+        drawn = [with_masks(*one) for one in random.choices(train, k=4)]
+        batch = [mirrored(*one) if random.random() < 0.5 else one for one in drawn]
         losses = model([pixels.float() / 255 for pixels, _ in batch], [target for _, target in batch])
         for group in optimizer.param_groups:
             group["lr"] = rate * budget.cosine(0.1)

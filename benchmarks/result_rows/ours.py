@@ -129,7 +129,10 @@ def _copy_labels(task: Task, raw: Path, out: Path) -> None:
     files = [path for path in sorted(raw.rglob("*")) if path.name.endswith((".png", ".nii.gz"))]
     for one in task.of("test"):
         stem = Path(one.picture).name.removesuffix(".gz").rpartition(".")[0]
-        match = [path for path in files if path.name.startswith(stem)]
+        # Names of predictions begin with the folders of the source.
+        match = [
+            path for path in files if path.name.removesuffix(".gz").rpartition(".")[0].endswith(stem)
+        ]
         if len(match) != 1:
             raise SystemExit(f"{raw}: expected one file for {one.picture}, found {len(match)}")
         if match[0].suffix == ".png":
