@@ -19,7 +19,7 @@ import jax.numpy as jnp
 
 compiled = jax.jit(lambda x: x + 1)  # its result is a new buffer at each step
 image = jnp.ones((2048, 8192))  # 64 MiB, above glibc's largest threshold
-for _ in range(10):  # the heap grows in the first steps
+for _ in range(40):  # the heap grows in the first steps
     compiled(image).block_until_ready()
 before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 for _ in range(4):
