@@ -60,14 +60,30 @@ BOXES = {"YOLO11n": "ultralytics_boxes.py", "torchvision RetinaNet": "torchvisio
 PADDED_320 = ("--resize", "keep-aspect", "--min-dimension", "320", "--max-dimension", "320", "--pad")
 
 
-def row_of_boxes(read: Callable[[Path], Task]) -> Row:
-    """Return the row of a set of pictures with boxes."""
-    return Row(
-        read=read, convert=PADDED_320, train=("--config", "retinanet_small"), peers=BOXES, score="AP@0.5"
+def settings(**values: str) -> tuple[str, ...]:
+    """Return the words of --set for settings; `model__depth` is model.depth."""
+    return tuple(
+        word for name, value in values.items() for word in ("--set", f"{name.replace('__', '.')}={value}")
     )
 
 
-CROPS_192 = '[{ name = "RandomCrop", sides = [192, 192] }, { name = "FlipLeftRight" }]'
+def row_of_boxes(read: Callable[[Path], Task], **values: str) -> Row:
+    """Return the row of a set of pictures with boxes."""
+    train = ("--config", "retinanet_small", *settings(**FLOAT32, **values))
+    return Row(read=read, convert=PADDED_320, train=train, peers=BOXES, score="AP@0.5")
+
+
+FLOAT32 = {"compute_dtype": "float32"}
+"""The precision of the peers. Processors compute with bfloat16 no faster, most of them slower."""
+MIRRORED = '{ name = "FlipLeftRight" }'
+ANY_SHAPE = {"model__anchor_scale": "4", "model__aspect_ratios": "[1.0,2.0,0.5]", "augment": f"[{MIRRORED}]"}
+"""Anchors for animals of any shape in photographs; `retinanet_small` has squares."""
+
+
+def crops(height: int, width: int) -> str:
+    """Return the augmentations of label images: a crop and mirrors."""
+    return f'[{{ name = "RandomCrop", sides = [{height}, {width}] }}, {MIRRORED}]'
+
 
 ROWS: Mapping[str, Row] = {
     "hippocampus": Row(
@@ -76,7 +92,7 @@ ROWS: Mapping[str, Row] = {
             "--layout", "pairs", "--depth", "40", "--height", "64", "--width", "40",
             "--window-percentiles", "0.5,99.5",
         ),
-        train=("--config", "unet3d_small"),
+        train=("--config", "unet3d_small", *settings(**FLOAT32)),
         peers={"nnU-Net": "nnunet_scans.py"},
         score="Dice",
     ),
@@ -86,13 +102,15 @@ ROWS: Mapping[str, Row] = {
             "--layout", "object-masks", "--masks", "--one-class", "nucleus", "--max-boxes", "384",
             "--height", "256", "--width", "256",
         ),
-        train=("--config", "retinanet_masks_small"),
+        train=("--config", "retinanet_masks_small", *settings(**FLOAT32)),
         peers={"StarDist": "stardist_nuclei.py", "torchvision Mask R-CNN": "torchvision_objects.py"},
         score="AP@0.5",
     ),
-    "blood-cells": row_of_boxes(public_sets.blood_cells),
-    "raccoons": row_of_boxes(public_sets.raccoons),
-    "kangaroos": row_of_boxes(public_sets.kangaroos),
+    "blood-cells": row_of_boxes(
+        public_sets.blood_cells, augment=f'[{MIRRORED}, {{ name = "FlipUpDown" }}]'
+    ),
+    "raccoons": row_of_boxes(public_sets.raccoons, **ANY_SHAPE),
+    "kangaroos": row_of_boxes(public_sets.kangaroos, **ANY_SHAPE),
     "streets": Row(
         read=public_sets.streets,
         convert=(
@@ -100,7 +118,13 @@ ROWS: Mapping[str, Row] = {
             "--label-pattern", "CamVid/{split}annot/{id}.png", "--height", "368", "--width", "480",
             "--ignore-label", "11",
         ),
-        train=("--config", "unet2d_small"),
+        # Sky is the first class here, and no background, so that all classes count in the loss.
+        train=(
+            "--config", "unet2d_small",
+            *settings(
+                **FLOAT32, model__depth="5", task__losses="{cross_entropy=1.0}", augment=crops(192, 256)
+            ),
+        ),
         peers={"torch U-Net": "torch_unet.py"},
         score="mIoU",
     ),
@@ -110,14 +134,17 @@ ROWS: Mapping[str, Row] = {
             "--layout", "pairs", "--image-pattern", "{split}/images/{id}_{split}.tif",
             "--label-pattern", "{split}/1st_manual/{id}_manual1.gif", "--height", "592", "--width", "576",
         ),
-        train=("--config", "unet2d_small", "--set", f"augment={CROPS_192}"),
+        train=(
+            "--config", "unet2d_small", "--batch-size", "4",
+            *settings(**FLOAT32, model__depth="3", augment=crops(192, 192)),
+        ),
         peers={"MONAI U-Net": "torch_unet.py"},
         score="F1",
     ),
     "classes": Row(
         read=public_sets.small_pictures,
         convert=("--height", "32", "--width", "32"),
-        train=("--config", "classifier_resnet20_cifar"),
+        train=("--config", "classifier_resnet20_cifar", *settings(**FLOAT32, schedule="cosine")),
         peers={"torch ResNet-20": "torch_resnet20.py"},
         score="accuracy",
         epochs=True,

@@ -99,6 +99,9 @@ def builder(
         given["classes"] = task.outputs
         if "independent_outputs" in model.options():
             given["independent_outputs"] = True
+    elif facts.label_voxels and "class_shares" in model.options():
+        total = sum(facts.label_voxels)
+        given.setdefault("class_shares", [count / total for count in facts.label_voxels])
     return partial(model.build, **given)
 
 

@@ -130,9 +130,7 @@ def _copy_labels(task: Task, raw: Path, out: Path) -> None:
     for one in task.of("test"):
         stem = Path(one.picture).name.removesuffix(".gz").rpartition(".")[0]
         # Names of predictions begin with the folders of the source.
-        match = [
-            path for path in files if path.name.removesuffix(".gz").rpartition(".")[0].endswith(stem)
-        ]
+        match = [path for path in files if path.name.removesuffix(".gz").rpartition(".")[0].endswith(stem)]
         if len(match) != 1:
             raise SystemExit(f"{raw}: expected one file for {one.picture}, found {len(match)}")
         if match[0].suffix == ".png":

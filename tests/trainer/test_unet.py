@@ -48,6 +48,10 @@ def test_features_double_up_to_the_most_and_the_foreground_has_its_prior_before_
     options = {"classes": 5, "image_shape": (8, 8, 1), "depth": 2, "width": 4, "norm": "batch"}
     model = UNet(layers_of(), **options, foreground_prior=0.2)
     np.testing.assert_allclose(jax.nn.softmax(model.head.bias[...]), [0.8, 0.05, 0.05, 0.05, 0.05], rtol=1e-6)
+    shares = [0.5, 0.2, 0.2, 0.1 - 1e-6, 1e-6]
+    model = UNet(layers_of(), **options, class_shares=shares)
+    first = np.maximum(shares, 0.05 / 4)
+    np.testing.assert_allclose(jax.nn.softmax(model.head.bias[...]), first / first.sum(), rtol=1e-6)
     with pytest.raises(UsageError, match="foreground_prior: expected a share between 0 and 1, got 1"):
         UNet(layers_of(), **options, foreground_prior=1.0)
 

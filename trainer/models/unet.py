@@ -92,6 +92,10 @@ class UNetBlocks:
         return [min(self.growth * self.width * 2**level, self.max_width) for level in range(self.depth)]
 
 
+FOREGROUND_PRIOR = 0.05
+"""Initial probability of all classes except the background, where neither the recipe nor the data state another."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class UNetDetails:
     """Layers, outputs and memory of a U-Net.
@@ -110,7 +114,10 @@ class UNetDetails:
             which needs less memory and computes these sizes twice. 0 computes all at once.
         foreground_prior: initial probability of all classes except the background together. A value far above their
             share makes the first steps suppress a small class for good. With `independent_outputs` it is the initial
-            probability of each output.
+            probability of each output. 0 takes `class_shares`, or 0.05 without them.
+        class_shares: share of each class in the voxels to train on, background first; each class begins with its share,
+            and with no less than an equal part of 0.05, because crops have more of a small class than whole images.
+            The trainer sets it where the data set has counts: in pictures of streets the first class is no background.
         independent_outputs: outputs do not exclude each other, and none is the background. The trainer sets it where
             the task has regions.
 
@@ -124,13 +131,14 @@ class UNetDetails:
     anisotropic: bool = False
     pad: bool = False
     images_at_once: int = 0
-    foreground_prior: float = 0.05
+    foreground_prior: float = 0.0
+    class_shares: Sequence[float] = ()
     independent_outputs: bool = False
 
     def __post_init__(self) -> None:
         if self.upsampling not in UPSAMPLING:
             raise UsageError(f"upsampling: expected one of {', '.join(UPSAMPLING)}, got {self.upsampling!r}")
-        if not 0 < self.foreground_prior < 1:
+        if not 0 <= self.foreground_prior < 1:
             raise UsageError(
                 f"foreground_prior: expected a share between 0 and 1, got {self.foreground_prior}"
             )
@@ -174,8 +182,7 @@ class UNet(nnx.Module):
         # Batch norm has the epsilon of the config, which differs between reference implementations.
         epsilon = None if details.norm == "batch" else GROUP_EPSILON
         units = [partial(ConvolutionNorm, layers, kernel=tuple(one), epsilon=epsilon) for one in kernels]
-        prior = details.foreground_prior
-        bias = _each_at(prior) if details.independent_outputs else _background_first(prior)
+        bias = _first_biases(details, classes)
         head = partial(layers.dense, after=classes, bias_init=bias)
         features, learned = blocks.features, details.upsampling == "learned"
 
@@ -452,21 +459,24 @@ def _check_deviation(sizes: Sequence[int], strides: Sequence[Sequence[int]]) -> 
         )
 
 
-def _background_first(foreground_prior: float) -> Callable[..., jax.Array]:
-    """Return an initializer of biases that give all classes except the first this probability together."""
+def _first_biases(details: UNetDetails, classes: int) -> Callable[..., jax.Array]:
+    """Return an initializer of the last layer's biases, which give each output its first probability."""
+    prior = details.foreground_prior or FOREGROUND_PRIOR
+    if details.independent_outputs:
+        values = [math.log(prior / (1 - prior))] * classes
+    else:
+        least = prior / max(classes - 1, 1)
+        if len(details.class_shares) not in (0, classes):
+            raise UsageError(
+                f"class_shares: expected {classes}, one for each class, got {len(details.class_shares)}"
+            )
+        if details.class_shares and not details.foreground_prior:
+            values = [math.log(max(share, least)) for share in details.class_shares]
+        else:
+            values = [math.log((1 - prior) / least), *(0.0 for _ in range(classes - 1))]
 
     def init(key: jax.Array, shape: Sequence[int], dtype: DTypeLike = jnp.float32) -> jax.Array:
-        background = math.log((1 - foreground_prior) * (shape[0] - 1) / foreground_prior)
-        return jnp.zeros(shape, dtype).at[0].set(background)
-
-    return init
-
-
-def _each_at(prior: float) -> Callable[..., jax.Array]:
-    """Return an initializer of biases that give each output this probability by a sigmoid."""
-
-    def init(key: jax.Array, shape: Sequence[int], dtype: DTypeLike = jnp.float32) -> jax.Array:
-        return jnp.full(shape, math.log(prior / (1 - prior)), dtype)
+        return jnp.array(values, dtype).reshape(shape)
 
     return init
 
