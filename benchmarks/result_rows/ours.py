@@ -53,21 +53,29 @@ def convert(task: Task, source: Path, options: Sequence[str], out: Path) -> Path
 
 
 def train(version: Path, options: Sequence[str], minutes: float, seed: int, out: Path) -> dict[str, Any]:
-    """Train for the processor time, all of the command counted; return what the row says about it."""
+    """Train for the processor time, all of the command counted; return what the row says about it.
+
+    The learning rate falls over a number of steps, so that this number must be known before. A run that took more than
+    2 % over the budget is repeated with fewer steps; its cost of a step serves the next seeds.
+    """
     fixed = (version, *options, "--evaluate-every", 0, "--seed", seed, "--compile-cache", "none")
+
+    def processor_s(steps: int, folder: Path) -> float:
+        return run("train", *fixed, "--steps", steps, "--out", folder, "--overwrite")
+
     costs_file = out.parent / "costs.json"
     if not costs_file.is_file():
-        costs = []
-        for steps in SHORT_RUNS:
-            costs.append(
-                run("train", *fixed, "--steps", steps, "--out", out.parent / f"short{steps}", "--overwrite")
-            )
+        few, many = (processor_s(steps, out.parent / f"short{steps}") for steps in SHORT_RUNS)
+        step_s = max((many - few) / (SHORT_RUNS[1] - SHORT_RUNS[0]), 1e-3)
+        costs_file.write_text(json.dumps({"start_s": few - SHORT_RUNS[0] * step_s, "step_s": step_s}))
+    costs = json.loads(costs_file.read_text())
+    while True:
+        steps = max(int((minutes * 60 - costs["start_s"]) / costs["step_s"]), 1)
+        used = processor_s(steps, out)
+        if used <= minutes * 60 * 1.02 or steps == 1:
+            return {"steps": steps, "processor_s": used}
+        costs["step_s"] = (used - costs["start_s"]) / steps
         costs_file.write_text(json.dumps(costs))
-    few, many = json.loads(costs_file.read_text())
-    step_s = max((many - few) / (SHORT_RUNS[1] - SHORT_RUNS[0]), 1e-3)
-    steps = max(int((minutes * 60 - few) / step_s) + SHORT_RUNS[0], 1)
-    used = run("train", *fixed, "--steps", steps, "--out", out, "--overwrite")
-    return {"steps": steps, "processor_s": used}
 
 
 def train_epochs(
