@@ -227,7 +227,8 @@ def _add_train_options(parser: CommandParser, rows: Iterable[Option]) -> None:
         "--minutes",
         type=float,
         metavar="N",
-        help="with --config auto: time to train for, in minutes (default: 10 on a processor, 120 on accelerators)",
+        help="with --config auto: time of the command in minutes, with the plan and the evaluation (default: 10 on a "
+        "processor, 120 on accelerators)",
     )
     not_in_brief(minutes)
     add_settings(parser, "clip_norm=10, model.width=16, task.alpha=0.75")

@@ -306,6 +306,13 @@ def keep_all_freed_memory() -> None:
     _set_glibc({_ARENA_MAX: 1, _MMAP_MAX: 0, _TRIM_THRESHOLD: 2**31 - 1, _TOP_PAD: 64 << 20})
 
 
+def give_back_freed_memory() -> None:
+    """Return freed blocks to the system once, also after `keep_all_freed_memory`, by glibc's malloc_trim(3)."""
+    if sys.platform.startswith("linux"):
+        with contextlib.suppress(OSError, AttributeError):
+            ctypes.CDLL("libc.so.6").malloc_trim(0)
+
+
 def _set_glibc(values: Mapping[int, int]) -> None:
     """Call glibc's mallopt(3) with numbers of parameters and values, where the system has glibc."""
     if not sys.platform.startswith("linux"):

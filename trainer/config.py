@@ -36,6 +36,7 @@ SCHEDULE_NAMES = ("cosine", "polynomial", "manual_step", "exponential", "constan
 FALLING_TO_ZERO = ("cosine", "polynomial")
 """Schedules that reach 0 at the end of the run, and so depend on its length."""
 RANDOM_CROP = "RandomCrop"
+BATCH_MIX = "BatchMix"
 NORMALIZATIONS = ("dataset", "foreground", "caffe", "tf")
 NORM_SCOPES = ("global", "replica", "core")
 REPEAT_FACTOR = "repeat-factor"
@@ -288,6 +289,32 @@ class TrainConfig:
             else table
             for table in self.augment
         ]
+
+    def check_effects(self) -> None:
+        """Raise UsageError for options that would change nothing; a run that was trained with them can still be read.
+
+        >>> TrainConfig(batch_size=1, device_augment=({"name": "BatchMix"},)).check_effects()
+        Traceback (most recent call last):
+        halofeed.system.errors.UsageError: device_augment BatchMix: mixes images of a batch, and batch_size is 1; ...
+        """
+        without = []
+        if self.repeat_threshold != TrainConfig.repeat_threshold and self.draw_by != REPEAT_FACTOR:
+            without.append(
+                f"repeat_threshold {self.repeat_threshold:g}: has an effect only with --set draw_by={REPEAT_FACTOR}; "
+                "add it, or leave repeat_threshold out"
+            )
+        if self.model_options.get("anisotropic") and self.model_options.get("strides"):
+            without.append(
+                "model.anisotropic: has no effect beside model.strides, which state the halvings of each axis; add "
+                "--set model.anisotropic=false, or --set model.strides=[]"
+            )
+        if self.batch_size == 1 and BATCH_MIX in [table.get("name") for table in self.device_augment]:
+            without.append(
+                f"device_augment {BATCH_MIX}: mixes images of a batch, and batch_size is 1; pass --batch-size 2 or "
+                "more, or leave it out"
+            )
+        if without:
+            raise UsageError("; ".join(without))
 
     @property
     def has_mask_head(self) -> bool:

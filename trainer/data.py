@@ -163,9 +163,10 @@ def open_data(
         task_of: function that builds the `Task`, which names the optional fields for evaluation.
 
     Raises:
-        UsageError: a split, an augmentation or the batch size is invalid, classes overlap, or a mask head has no masks
-            to learn from.
+        UsageError: a split, an augmentation or the batch size is invalid, an option would change nothing, classes
+            overlap, or a mask head has no masks to learn from.
     """
+    config.check_effects()
     manifest = read_manifest(path)
     check_no_class_overlap(manifest)
     maps_objects = config.has_mask_head

@@ -9,15 +9,31 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 
 from halofeed.system.errors import UsageError
+from halofeed.trainer.config import TrainConfig
 from halofeed.trainer.detection.merge_tiles import MergeRule
 from halofeed.trainer.evaluate import Predicted
 from halofeed.trainer.loaded_run import LoadedRun
 from halofeed.trainer.mask_rule import MaskRule
 from halofeed.trainer.run_folder import Run
 from halofeed.trainer.task import DataFacts, Host
+
+
+def _common_rows(configs: Sequence[TrainConfig], devices: int) -> int:
+    """Return the images per batch of all models: the least of the runs, and a row for each replica of any of them.
+
+    Runs that split images over fewer cores have more replicas. Cores are powers of two, so that the most replicas are a
+    multiple of every other number of replicas.
+
+    >>> _common_rows([TrainConfig(evaluate_batch_size=3), TrainConfig(evaluate_batch_size=8)], 4)
+    4
+    """
+    replicas = max(config.parsed_partition().replicas(devices) for config in configs)
+    rows = min(config.evaluate_batch_size or config.batch_size for config in configs)
+    return -(-rows // replicas) * replicas
 
 
 class Ensemble:
@@ -42,8 +58,7 @@ class Ensemble:
 
     def __init__(self, runs: Sequence[Run], data: str | Path, split: str, *, which: str = "best") -> None:
         check_can_average(runs)
-        # All models see the same batches.
-        rows = min(run.config.evaluate_batch_size or run.config.batch_size for run in runs)
+        rows = _common_rows([run.config for run in runs], jax.device_count())
         self._members = [
             LoadedRun(run, data, split, which=which, with_probabilities=True, rows=rows) for run in runs
         ]

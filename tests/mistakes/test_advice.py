@@ -334,6 +334,9 @@ EXCEPTIONS: dict[str, str] = {
     **dict.fromkeys(
         (
             "trainer/config.py: foreground_share: places the windows of {}, and the recipe has none;",
+            "trainer/config.py: repeat_threshold {}: has an effect only with --set draw_by={}; add it,",
+            "trainer/config.py: model.anisotropic: has no effect beside model.strides, which state the",
+            "trainer/config.py: device_augment {}: mixes images of a batch, and batch_size is 1; pass",
             'trainer/class_weights.py: class_weights = "{}": the data set has no counts of voxels per class;',
             "trainer/tasks/segmentation.py: class_weights: weigh the cross-entropy, and the losses are {}; leave",
             "trainer/tasks/segmentation.py: regions: expected a table of lists of classes, got {}; take --set",

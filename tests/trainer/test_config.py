@@ -67,6 +67,42 @@ def test_a_file_of_ones_own_is_read_and_its_faults_are_named(tmp_path: Path) -> 
         load_config(str(tmp_path / "absent.toml"))
 
 
+MIX = {"name": "BatchMix"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "remedy", "message"),
+    [
+        (
+            {"repeat_threshold": 0.01},
+            {"draw_by": "repeat-factor"},
+            "repeat_threshold 0.01: has an effect only with",
+        ),
+        (
+            {"model_options": {"anisotropic": True, "strides": [[1, 2]]}},
+            {"model_options": {"anisotropic": True, "strides": []}},
+            "model.anisotropic: has no effect beside model.strides",
+        ),
+        (
+            {"batch_size": 1, "device_augment": (MIX,)},
+            {"batch_size": 2},
+            "device_augment BatchMix: mixes images",
+        ),
+    ],
+)
+def test_options_that_change_nothing_are_refused_by_a_new_run_alone(changes, remedy, message):
+    config = TrainConfig(**changes)  # an old run can be evaluated
+    with pytest.raises(UsageError, match=message):
+        config.check_effects()
+    TrainConfig(**{**changes, **remedy}).check_effects()
+
+
+def test_all_options_that_change_nothing_are_named_at_once():
+    config = TrainConfig(batch_size=1, device_augment=(MIX,), repeat_threshold=0.5)
+    with pytest.raises(UsageError, match=r"repeat_threshold 0\.5: .*; device_augment BatchMix: "):
+        config.check_effects()
+
+
 def test_a_foreground_share_belongs_to_the_windows_of_a_random_crop():
     crop = {"name": "RandomCrop", "sides": [4, 4], "foreground": 1.0}
     config = TrainConfig(augment=({"name": "FlipLeftRight"}, crop), foreground_share=0.25)

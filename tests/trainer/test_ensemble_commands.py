@@ -1,6 +1,7 @@
 """Runs of two folds: one table of both, the mean of their masks, and rules of components that predict applies."""
 
 import json
+from dataclasses import replace
 
 import nibabel
 import numpy as np
@@ -84,6 +85,25 @@ def test_the_masks_of_an_ensemble_are_those_of_the_mean_of_the_probabilities(fol
     said = command("predict", ",".join(map(str, runs)), data, "--split", "fold0", "--out", tmp_path / "masks")
     assert "predicted by the mean of 2 runs" in said
     assert len(list((tmp_path / "masks").glob("*.nii.gz"))) == 8
+
+
+@pytest.mark.long
+def test_runs_with_different_splits_of_an_image_predict_their_mean(folds):
+    """8 devices are 8 replicas of the first model and 2 of the second, whose batch of evaluation is 2."""
+    data, *runs = folds
+    first, second = map(open_run, runs)
+    split = replace(
+        second,
+        config=second.config.changed(
+            cores_per_replica=4, partition="image=1,4,1,1,1", evaluate_batch_size=2, batch_size=2
+        ),
+    )
+    expected = list(Ensemble([first, second], data, "fold0").predictions())
+    found = list(Ensemble([first, split], data, "fold0").predictions())
+    assert len(found) == len(expected) == 1
+    for name in ("label", "probabilities"):
+        one, other = (np.asarray(each[0].predictions[name], np.float32) for each in (found, expected))
+        np.testing.assert_allclose(one, other, atol=1e-2 if name == "probabilities" else 0)
 
 
 @pytest.mark.long

@@ -42,6 +42,30 @@ def test_steps_take_no_new_pages() -> None:
     assert fresh_mebibytes("given back") >= 64
 
 
+HEAP = """
+import numpy as np
+from halofeed.system.memory import give_back_freed_memory, keep_all_freed_memory
+
+def resident():
+    return int(open("/proc/self/statm").read().split()[1]) >> 8  # pages of 4 KiB
+
+keep_all_freed_memory()
+before = resident()
+value = np.ones(1 << 24)  # 128 MiB
+del value
+kept = resident() - before
+give_back_freed_memory()
+print(kept, resident() - before)
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="malloc_trim is glibc's")
+def test_memory_that_the_heap_keeps_can_be_given_back() -> None:
+    done = subprocess.run([sys.executable, "-c", HEAP], check=True, capture_output=True, text=True)
+    kept, left = map(int, done.stdout.split())
+    assert kept > 100 and left < 28
+
+
 def test_a_plugin_of_jax_counts_as_an_accelerator(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("halofeed.trainer.platform._may_have_tpu", lambda: False)
     monkeypatch.setattr("halofeed.trainer.platform._has_plugins", lambda: True)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import math
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
@@ -15,10 +16,13 @@ MOST_STEPS = 250_000
 """Most steps of a run: nnU-Net's 1,000 epochs of 250."""
 STEP_SHARE = 0.85
 """Share of the time budget for steps; the rest is for evaluation and saving."""
+PLANNING_SHARE = 0.25
+"""Share of the time budget after which no further candidate is compiled, if one fits."""
 _TRIES = 5
 _SLACK = 0.8
 """Share of `LEAST_STEPS` that a measured candidate may have, because times of two runs differ by that."""
-_BYTES_SCALE, _FLOPS_PER_SECOND = 2.0, {"cpu": 2e10, "gpu": 2e13, "tpu": 3e13}
+_BYTES_SCALE, _WORK_PER_SECOND = 2.0, {"cpu": 2e11, "gpu": 4e13, "tpu": 6e13}
+"""Estimates before the first verdict. A core of an AMD EPYC has 1.8e11 (3-D U-Nets of width 8 and 16)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +35,8 @@ class Verdict:
         limit_bytes: memory of a device; None if unknown.
         step_seconds: time of a step; None if unknown.
         is_measured: whether that time was measured; else it is the lower bound by published rates.
+        compile_seconds: time of the compiler, which the run needs once more; 0 where the run has another machine.
+        seconds: time that the verdict took from the run's budget; 0 where the run has another machine.
     """
 
     fits: bool
@@ -38,6 +44,8 @@ class Verdict:
     limit_bytes: int | None = None
     step_seconds: float | None = None
     is_measured: bool = False
+    compile_seconds: float = 0.0
+    seconds: float = 0.0
 
 
 AnyCandidate = TypeVar("AnyCandidate", bound=PlanCandidate)
@@ -54,12 +62,14 @@ class Chosen(Generic[AnyCandidate]):
         verdict: its verdict.
         refused: candidates that were compiled before and did not fit, or took too long, with their verdicts.
         is_in_time: whether it can take `LEAST_STEPS` steps in the budget.
+        seconds: time that all verdicts took from the budget.
     """
 
     candidate: AnyCandidate
     verdict: Verdict
     refused: tuple[tuple[AnyCandidate, Verdict], ...] = ()
     is_in_time: bool = True
+    seconds: float = 0.0
 
 
 @dataclass
@@ -69,17 +79,31 @@ class _Search(Generic[AnyCandidate]):
     Args:
         candidates: all candidates, the preferred first.
         judge: function that compiles one.
-        seconds: time for all steps; None for no limit.
+        seconds: time of the run with its plan; None for no limit.
         limit_bytes: memory of a device; None takes the verdict's.
+        work_per_second: work of a device per second, by the last verdict.
     """
 
     candidates: list[AnyCandidate]
     judge: Judge[AnyCandidate]
     seconds: float | None
     limit_bytes: int | None
-    flops_per_second: float
+    work_per_second: float
     bytes_scale: float = _BYTES_SCALE
     verdicts: dict[int, Verdict] = field(default_factory=dict)
+    in_time: set[int] = field(default_factory=set)
+
+    @property
+    def spent(self) -> float:
+        """Time that the verdicts took."""
+        return sum(one.seconds for one in self.verdicts.values())
+
+    @property
+    def is_late(self) -> bool:
+        """Whether one more verdict would take time that the steps need."""
+        if self.seconds is None or not self.verdicts:
+            return False
+        return self.spent + _last(self.verdicts).seconds > PLANNING_SHARE * self.seconds
 
     def is_fitting(self, number: int) -> bool:
         """Return whether a candidate fits the memory, by its verdict or else by the estimate."""
@@ -90,12 +114,17 @@ class _Search(Generic[AnyCandidate]):
 
     def is_in_time(self, number: int) -> bool:
         """Return whether a candidate can take enough steps, by its verdict or else by the estimate."""
-        if self.seconds is None:
+        # A verdict counts as it was given: later ones took time from all candidates.
+        if self.seconds is None or number in self.in_time:
             return True
-        verdict = self.verdicts.get(number)
-        if verdict is not None and verdict.step_seconds is not None:
-            return verdict.step_seconds * LEAST_STEPS * _SLACK <= self.seconds
-        return self.candidates[number].flops / self.flops_per_second * LEAST_STEPS <= self.seconds
+        if number in self.verdicts and self.verdicts[number].step_seconds is not None:
+            return False
+        step_seconds = self.candidates[number].work / self.work_per_second
+        planning = 0.0
+        if self.verdicts:
+            last = _last(self.verdicts)
+            planning = last.seconds + last.compile_seconds
+        return step_seconds * LEAST_STEPS <= STEP_SHARE * (self.seconds - self.spent - planning)
 
     def best(self) -> int | None:
         """Return the first candidate that fits and is in time; None if there is none."""
@@ -105,7 +134,7 @@ class _Search(Generic[AnyCandidate]):
     def cheapest(self) -> int | None:
         """Return the candidate with the least work among those that may fit the memory; None if none does."""
         fitting = [one for one in range(len(self.candidates)) if self.is_fitting(one)]
-        return min(fitting, key=lambda one: self.candidates[one].flops, default=None)
+        return min(fitting, key=lambda one: self.candidates[one].work, default=None)
 
     def smallest(self) -> int | None:
         """Return the candidate with the least memory among those without a verdict; None if all have one."""
@@ -121,8 +150,16 @@ class _Search(Generic[AnyCandidate]):
         if verdict.total_bytes is not None:
             self.bytes_scale = verdict.total_bytes / candidate.bytes
         if verdict.step_seconds:
-            self.flops_per_second = candidate.flops / verdict.step_seconds
+            self.work_per_second = candidate.work / verdict.step_seconds
+            left = math.inf if self.seconds is None else self.seconds - self.spent - verdict.compile_seconds
+            if verdict.step_seconds * LEAST_STEPS * _SLACK <= STEP_SHARE * left:
+                self.in_time.add(number)
         return verdict
+
+
+def _last(verdicts: Mapping[int, Verdict]) -> Verdict:
+    """Return the latest verdict."""
+    return next(reversed(list(verdicts.values())))
 
 
 def choose_candidate(
@@ -136,13 +173,14 @@ def choose_candidate(
     """Return the first candidate that fits the memory and can take `LEAST_STEPS` steps in the time.
 
     Estimates choose which candidate to compile next, each verdict corrects them, and only a candidate whose verdict is
-    that it fits is returned. If none is fast enough, the fastest that fits is returned.
+    that it fits is returned. If none is fast enough, the fastest that fits is returned. Verdicts take time from the
+    steps, so no more are asked for after `PLANNING_SHARE` of it, if one fits.
 
     Args:
         candidates: the preferred first.
         judge: function that compiles one; it is called a few times.
         platform: "cpu", "gpu" or "tpu".
-        seconds: time for all steps; None for no limit.
+        seconds: time of the run with its plan; None for no limit.
         limit_bytes: memory of a device; None if only the compiler knows.
 
     Raises:
@@ -153,7 +191,7 @@ def choose_candidate(
         judge=judge,
         seconds=seconds,
         limit_bytes=limit_bytes,
-        flops_per_second=_FLOPS_PER_SECOND[platform],
+        work_per_second=_WORK_PER_SECOND[platform],
     )
     accepted: int | None = None
     for _ in range(_TRIES):
@@ -162,6 +200,8 @@ def choose_candidate(
             number = search.cheapest()
         # The estimates point to a candidate that has its verdict already, or to none.
         if number is None or number in search.verdicts:
+            break
+        if search.is_late and any(one.fits for one in search.verdicts.values()):
             break
         if search.ask(number).fits and search.is_in_time(number):
             accepted = number if accepted is None else min(accepted, number)
@@ -176,6 +216,7 @@ def choose_candidate(
         verdict=search.verdicts[accepted],
         refused=tuple(others),
         is_in_time=search.is_in_time(accepted),
+        seconds=search.spent,
     )
 
 
@@ -200,7 +241,11 @@ def _too_large(search: _Search[AnyCandidate]) -> str:
 
 
 def steps_in(seconds: float, step_seconds: float) -> int:
-    """Return the number of steps that a time budget has room for.
+    """Return the number of steps that a time has room for, besides the evaluation.
+
+    Args:
+        seconds: time of the run without its plan and the compiler.
+        step_seconds: time of a step.
 
     >>> steps_in(180, 0.5), steps_in(1e9, 0.1), steps_in(10, 60)
     (306, 250000, 50)

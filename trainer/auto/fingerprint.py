@@ -110,15 +110,21 @@ def fingerprint_of(manifest: Manifest, split: str) -> Fingerprint:
 
 
 def weighted_percentile(values: Sequence[tuple[float, int]], share: float) -> float:
-    """Return the smallest value at which a share of the counted values is reached.
+    """Return the smallest value at which a share of the counted values is reached; between two values, their mean.
+
+    So the median of two scans is between them, as in nnU-Net, and not the smaller one.
 
     >>> weighted_percentile([(1.0, 3), (5.0, 1)], 0.5), weighted_percentile([(1.0, 3), (5.0, 1)], 0.9)
     (1.0, 5.0)
+    >>> weighted_percentile([(26, 1), (30, 1)], 0.5)
+    28.0
     """
     ordered, seen = sorted(values), 0
     needed = share * sum(count for _, count in ordered)
-    for value, count in ordered:
+    for number, (value, count) in enumerate(ordered):
         seen += count
+        if math.isclose(seen, needed) and number + 1 < len(ordered):
+            return (value + ordered[number + 1][0]) / 2
         if seen >= needed:
             return value
     return ordered[-1][0]

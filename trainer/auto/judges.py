@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ import numpy as np
 from halofeed.loader import Loader
 from halofeed.schemas.partition import CORES_PER_REPLICA
 from halofeed.system.errors import UsageError
-from halofeed.system.memory import available_memory
+from halofeed.system.memory import available_memory, give_back_freed_memory
 from halofeed.trainer.auto.candidates import Machine, PlanCandidate
 from halofeed.trainer.auto.choose import Verdict
 from halofeed.trainer.config import TrainConfig
@@ -28,7 +28,8 @@ from halofeed.trainer.training_setup import Program, Spec
 
 MEMORY_SHARE = 0.7
 """Share of the free memory of a machine, or of a GPU's, that a step may take: loader and evaluation need some too."""
-_TIMED_STEPS = 2
+_TIMED_STEPS, _TIMED_SECONDS = 10, 1.0
+"""Most steps that are timed, and the time after which two are enough."""
 _OUT_OF_MEMORY = ("RESOURCE_EXHAUSTED", "Ran out of memory", "out of memory")
 Configure = Callable[[PlanCandidate], TrainConfig]
 
@@ -105,42 +106,65 @@ class PresentJudge:
         """Return the memory and the time of a step; a step that ends for lack of memory does not fit."""
         request = request_of_data(self.configure(candidate), self.path, self.split, self.machine.platform)
         began = time.monotonic()
+        measured = _Measured()
         try:
-            total, seconds = _measure(*build_lowered(request, jax.devices()), limit=self.machine.limit_bytes)
+            measured = _measure(*build_lowered(request, jax.devices()), limit=self.machine.limit_bytes)
         except jax.errors.JaxRuntimeError as error:
             if not any(mark in str(error) for mark in _OUT_OF_MEMORY):
                 raise
-            total, seconds = None, None
+        # A processor's heap keeps freed memory, and the run may need less than this candidate.
+        give_back_freed_memory()
+        total, seconds = measured.total_bytes, measured.step_seconds
         limit = self.machine.limit_bytes
         fits = total is not None and (limit is None or total <= limit)
         took = f"{seconds:.3g} s a step" if seconds is not None else "not taken"
         needs = f"{total / 2**30:.2f} GiB" if total is not None else "more memory than there is"
-        self.tell(f"{candidate.name}: {needs}, {took} (judged in {time.monotonic() - began:.0f} s)")
+        judged = time.monotonic() - began
+        self.tell(f"{candidate.name}: {needs}, {took} (judged in {judged:.0f} s)")
         return Verdict(
-            fits=fits, total_bytes=total, limit_bytes=limit, step_seconds=seconds, is_measured=True
+            fits=fits,
+            total_bytes=total,
+            limit_bytes=limit,
+            step_seconds=seconds,
+            is_measured=True,
+            compile_seconds=measured.compile_seconds,
+            seconds=judged,
         )
 
 
-def _measure(program: Program, spec: Spec, *, limit: int | None) -> tuple[int, float | None]:
-    """Return the memory of a step on a device in bytes, and its time in seconds; None if it would exceed the limit."""
+@dataclass(frozen=True, kw_only=True)
+class _Measured:
+    """Memory of a step in bytes, its time and the compiler's in seconds; no time if it would exceed the limit."""
+
+    total_bytes: int | None = None
+    step_seconds: float | None = None
+    compile_seconds: float = 0.0
+
+
+def _measure(program: Program, spec: Spec, *, limit: int | None) -> _Measured:
+    """Compile a step and take a few."""
     arguments = program.abstract_state(), program.abstract_batch(spec)
+    began = time.perf_counter()
     compiled = program.step().lower(*arguments).compile()
+    compile_seconds = time.perf_counter() - began
     sizes = memory_sizes(compiled.memory_analysis())
     # Results that reuse the memory of donated arguments ("alias") take none.
     results = max(0, sizes["output"] - sizes["alias"])
     total = sizes["argument"] + sizes["temp"] + results + sizes["generated_code"]
     if limit is not None and total > limit:
-        return total, None
+        return _Measured(total_bytes=total, compile_seconds=compile_seconds)
     state = program.new_state()
     batch = {name: _filled(name, one) for name, one in arguments[1].items()}
-    seconds = math.inf
-    # The first step also starts the threads.
-    for _ in range(1 + _TIMED_STEPS):
+    times: list[float] = []
+    # The first step also starts the threads. The mean counts, because a run pays for slow steps too.
+    while len(times) < 3 or (len(times) <= _TIMED_STEPS and sum(times[1:]) < _TIMED_SECONDS):
         began = time.perf_counter()
         state, values = compiled(state, batch)
         jax.device_get(values["loss"])
-        seconds = min(seconds, time.perf_counter() - began)
-    return total, seconds
+        times.append(time.perf_counter() - began)
+    return _Measured(
+        total_bytes=total, step_seconds=statistics.fmean(times[1:]), compile_seconds=compile_seconds
+    )
 
 
 def _filled(name: str, array: jax.ShapeDtypeStruct) -> jax.Array:

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from halofeed.auto_config import plan_for_training, toml_of
-from halofeed.errors import UsageError
+from halofeed.errors import PartitionError, UsageError
 from halofeed.schemas.file_layout import read_run
 from halofeed.trainer.auto.candidates import Machine
 from halofeed.trainer.auto.choose import Verdict
 from halofeed.trainer.auto.fingerprint import Fingerprint
-from halofeed.trainer.auto.plan_auto import Planner, plan_auto
+from halofeed.trainer.auto.plan_auto import Planner, plan_auto, recipe_candidates
 from halofeed.trainer.choose_config import ConfigChoice
 from halofeed.trainer.config import TrainConfig, load_config, named_configs
 from tests.support.training import command, convert_scans, finished, halofeed
@@ -97,6 +97,54 @@ def test_a_classifier_keeps_its_recipe_and_gets_the_batch_and_the_steps_that_fit
     config = planner.configure(plan.recipe, plan.changes)
     assert (config.model, config.batch_size, config.steps) == ("classifier", 4, 850) and tried[-1] == 4
     assert any("recipe: classifier_small, a test" in line for line in plan.lines)
+
+
+PICTURES = Fingerprint(
+    task="segmentation",
+    kind="picture",
+    records=20,
+    stored_shape=(64, 64, 3),
+    spacing_mm=(1.0, 1.0),
+    best_spacing_mm=(1.0, 1.0),
+    median_shape=(64, 64),
+    largest_shape=(64, 64),
+    structures={"vessel": 100.0},
+)
+
+
+@pytest.mark.parametrize(("platform", "precision"), [("cpu", "float32"), ("tpu", "bfloat16")])
+def test_the_time_that_the_plan_took_is_missing_in_the_steps(platform, precision):
+    verdict = Verdict(
+        fits=True,
+        step_seconds=0.1,
+        is_measured=True,
+        compile_seconds=20.0,
+        seconds=30.0 * (platform == "cpu"),
+    )
+    planner = Planner(
+        machine=Machine(platform=platform, devices=1),
+        seconds=250.0,
+        configure=lambda recipe, changes: load_config(recipe).changed(**changes),
+        judge_of=lambda _: lambda _: verdict,
+    )
+    plan = plan_auto(PICTURES, ConfigChoice(name="unet2d_small", reason="a test"), planner)
+    config = planner.configure(plan.recipe, plan.changes)
+    assert config.compute_dtype == precision
+    left = 250.0 - 20.0 - 30.0 * len([one for one in plan.lines if "went into this plan" in one])
+    assert config.steps == int(0.85 * left / 0.1)
+    assert any(one.startswith("precision: float32") for one in plan.lines) == (platform == "cpu")
+
+
+def test_a_split_over_more_cores_than_there_are_names_the_devices():
+    config = load_config("classifier_small").changed(cores_per_replica=4, partition="image=1,4,1,1")
+    with pytest.raises(PartitionError, match="cores_per_replica 4: expected at most the 2 devices"):
+        recipe_candidates(config, records=100, devices=2)
+    assert {one.batch for one in recipe_candidates(config, records=2, devices=8)} == {2}
+
+
+def test_a_recipe_that_mixes_images_keeps_two_of_them():
+    config = load_config("classifier_small").changed(device_augment=({"name": "BatchMix"},))
+    assert min(one.batch for one in recipe_candidates(config, records=100, devices=1)) == 2
 
 
 def test_processes_that_jax_found_by_itself_are_not_given_a_plan_each(monkeypatch, tmp_path):
