@@ -1282,7 +1282,8 @@ def train(
         config: a recipe of `halofeed configs`, a .toml file, or a pipeline.config of the TF Object Detection API
             (default: by the data's task and size, and the devices); auto plans one by nnU-Net's rules, for minutes of
             this machine.
-        minutes: with config auto: time to train for, in minutes (default: 10 on a processor, 120 on accelerators).
+        minutes: with config auto: time of the command in minutes, with the plan and the evaluation (default: 10 on a
+            processor, 120 on accelerators).
         set: change any setting of the recipe, e.g. clip_norm=10, model.width=16, task.alpha=0.75; may be repeated.
         model: name of the network, which `halofeed configs` lists, or package:Class of your own.
         task: package:Class of a task of your own (default: the data set's).
