@@ -1,7 +1,6 @@
 """Runs of two folds: one table of both, the mean of their masks, and rules of components that predict applies."""
 
 import json
-from dataclasses import replace
 
 import nibabel
 import numpy as np
@@ -92,12 +91,7 @@ def test_runs_with_different_splits_of_an_image_predict_their_mean(folds):
     """8 devices are 8 replicas of the first model and 2 of the second, whose batch of evaluation is 2."""
     data, *runs = folds
     first, second = map(open_run, runs)
-    split = replace(
-        second,
-        config=second.config.changed(
-            cores_per_replica=4, partition="image=1,4,1,1,1", evaluate_batch_size=2, batch_size=2
-        ),
-    )
+    split = second.changed(cores_per_replica=4, partition="image=1,4,1,1,1", evaluate_batch_size=2)
     expected = list(Ensemble([first, second], data, "fold0").predictions())
     found = list(Ensemble([first, split], data, "fold0").predictions())
     assert len(found) == len(expected) == 1
