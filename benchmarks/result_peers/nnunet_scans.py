@@ -6,6 +6,7 @@ its processor time is counted.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
@@ -19,6 +20,10 @@ from budget import of_split, read_arguments, write_log
 
 STEPS = 5
 """Iterations of an epoch here; nnU-Net has 250, which a small budget would not reach once."""
+
+
+class BudgetUsed(Exception):
+    """The last epoch that the budget has room for has ended."""
 
 
 def write_raw(task: dict, root: Path) -> None:
@@ -84,6 +89,9 @@ def main() -> None:
                 self.num_epochs = 1 + max(int(left / used), 1)
                 self.lr_scheduler.max_steps = self.num_epochs
             super().on_epoch_end()
+            # `run_training` counts to the number of epochs that was known when it began.
+            if self.current_epoch == self.num_epochs:
+                raise BudgetUsed
 
     sys.modules["__main__"].nnUNetTrainer = Trainer
     trainer = Trainer(
@@ -93,7 +101,8 @@ def main() -> None:
         dataset_json=description,
         device=torch.device("cpu"),
     )
-    trainer.run_training()
+    with contextlib.suppress(BudgetUsed):
+        trainer.run_training()
     trained = time.process_time() - started
     budget.steps = trainer.num_epochs * STEPS
     predictor = nnUNetPredictor(
