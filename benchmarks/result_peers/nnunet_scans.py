@@ -22,7 +22,7 @@ STEPS = 5
 """Iterations of an epoch here; nnU-Net has 250, which a small budget would not reach once."""
 
 
-class BudgetUsed(Exception):
+class BudgetUsedError(Exception):
     """The last epoch that the budget has room for has ended."""
 
 
@@ -91,7 +91,7 @@ def main() -> None:
             super().on_epoch_end()
             # `run_training` counts to the number of epochs that was known when it began.
             if self.current_epoch == self.num_epochs:
-                raise BudgetUsed
+                raise BudgetUsedError
 
     sys.modules["__main__"].nnUNetTrainer = Trainer
     trainer = Trainer(
@@ -101,7 +101,7 @@ def main() -> None:
         dataset_json=description,
         device=torch.device("cpu"),
     )
-    with contextlib.suppress(BudgetUsed):
+    with contextlib.suppress(BudgetUsedError):
         trainer.run_training()
     trained = time.process_time() - started
     budget.steps = trainer.num_epochs * STEPS
