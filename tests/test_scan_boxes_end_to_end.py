@@ -11,7 +11,16 @@ from scipy import ndimage
 from halofeed import boxes_to_mm, boxes_to_source
 from halofeed.errors import JobError
 from halofeed.inspection.verify import verify
-from halofeed.loader import FlipDepth, FlipLeftRight, FlipUpDown, Loader, RandomCrop, RandomRotation, Rotate90
+from halofeed.loader import (
+    FlipDepth,
+    FlipLeftRight,
+    FlipUpDown,
+    Loader,
+    PadAndCrop,
+    RandomCrop,
+    RandomRotation,
+    Rotate90,
+)
 from tests.support.conversions import halofeed_here, read_split, run_convert
 from tests.support.scan_box_sets import (
     LPS_OF_RAS,
@@ -95,6 +104,7 @@ def test_boxes_of_records_are_those_of_their_voxels(numbered, tmp_path, options)
         [Rotate90()],
         [RandomCrop(20, 24, 24, minimum_visible=0.0), FlipDepth(), FlipUpDown()],
         [RandomCrop(20, 24, 24, minimum_visible=0.0), Rotate90(1)],
+        [FlipDepth(), PadAndCrop(6, minimum_visible=0.0)],
     ],
     ids=str,
 )

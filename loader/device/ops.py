@@ -69,6 +69,10 @@ class Ops(abc.ABC):
         """Sum along an axis, which keeps size 1."""
 
     @abc.abstractmethod
+    def cumulated(self, array: DeviceArray, axis: int) -> DeviceArray:
+        """Return the sums of the values up to each one along an axis."""
+
+    @abc.abstractmethod
     def least(self, image: DeviceArray) -> DeviceArray:
         """Return the minimum over the axes between batch and channel, which keep size 1."""
 
@@ -98,6 +102,18 @@ class Ops(abc.ABC):
     def taken(self, table: DeviceArray, places: DeviceArray) -> DeviceArray:
         """Return the values of a table [n] at places, int32 [...]."""
 
+    @abc.abstractmethod
+    def counts(self, levels: DeviceArray, number: int) -> DeviceArray:
+        """Count each of the levels 0 to number - 1 in the channels of images, int32 [batch, ..., channel].
+
+        Returns:
+            int32 [batch, number, channel]; other levels do not count.
+        """
+
+    @abc.abstractmethod
+    def mapped(self, table: DeviceArray, levels: DeviceArray) -> DeviceArray:
+        """Return the value of each level, int32 [batch, ..., channel], in a table [batch, number, channel]."""
+
 
 def ops_of(array: DeviceArray) -> Ops:
     """Return the operations of an array's library; NumPy arrays use JAX.
@@ -110,6 +126,10 @@ def ops_of(array: DeviceArray) -> Ops:
 
 def _space(image: DeviceArray) -> tuple[int, ...]:
     return tuple(range(1, len(image.shape) - 1))
+
+
+_LEVELS_AT_ONCE = 32
+"""Levels that one pass over an image compares; more would keep too many comparisons in memory."""
 
 
 class JaxOps(Ops):
@@ -145,6 +165,9 @@ class JaxOps(Ops):
     def sum(self, array: DeviceArray, axis: int) -> DeviceArray:
         return self._jnp.sum(array, axis=axis, keepdims=True)
 
+    def cumulated(self, array: DeviceArray, axis: int) -> DeviceArray:
+        return self._jnp.cumsum(array, axis=axis)
+
     def least(self, image: DeviceArray) -> DeviceArray:
         return self._jnp.min(image, axis=_space(image), keepdims=True)
 
@@ -166,6 +189,33 @@ class JaxOps(Ops):
 
     def taken(self, table: DeviceArray, places: DeviceArray) -> DeviceArray:
         return self._jnp.take(table, places)
+
+    # Both compare with every level: a scatter or gather is slow on TPUs, and XLA would gather an image that is split.
+    def counts(self, levels: DeviceArray, number: int) -> DeviceArray:
+        jnp, space = self._jnp, _space(levels)
+
+        def count(level: DeviceArray) -> DeviceArray:
+            return jnp.sum(levels == level, axis=space, dtype=np.int32)
+
+        every = jnp.arange(number, dtype=np.int32)
+        return jnp.moveaxis(self._lax.map(count, every, batch_size=_LEVELS_AT_ONCE), 0, 1)
+
+    def mapped(self, table: DeviceArray, levels: DeviceArray) -> DeviceArray:
+        jnp = self._jnp
+        number = table.shape[1]
+        rows = jnp.moveaxis(table, 1, 0).reshape(
+            number, table.shape[0], *[1] * len(_space(levels)), table.shape[2]
+        )
+
+        def add(first: DeviceArray, found: DeviceArray) -> DeviceArray:
+            for more in range(_LEVELS_AT_ONCE):
+                row = self._lax.dynamic_index_in_dim(rows, first * _LEVELS_AT_ONCE + more, keepdims=False)
+                found = jnp.where(levels == first * _LEVELS_AT_ONCE + more, row, found)
+            return found
+
+        return self._lax.fori_loop(
+            0, -(-number // _LEVELS_AT_ONCE), add, jnp.zeros(levels.shape, table.dtype)
+        )
 
 
 class TensorFlowOps(Ops):
@@ -200,6 +250,9 @@ class TensorFlowOps(Ops):
     def sum(self, array: DeviceArray, axis: int) -> DeviceArray:
         return self._tf.reduce_sum(array, axis=axis, keepdims=True)
 
+    def cumulated(self, array: DeviceArray, axis: int) -> DeviceArray:
+        return self._tf.cumsum(array, axis=axis)
+
     def least(self, image: DeviceArray) -> DeviceArray:
         return self._tf.reduce_min(image, axis=_space(image), keepdims=True)
 
@@ -224,6 +277,21 @@ class TensorFlowOps(Ops):
 
     def taken(self, table: DeviceArray, places: DeviceArray) -> DeviceArray:
         return self._tf.gather(table, places)
+
+    def counts(self, levels: DeviceArray, number: int) -> DeviceArray:
+        tf = self._tf
+        batch, channels = tf.shape(levels)[0], levels.shape[-1]
+        rows = tf.reshape(
+            tf.transpose(tf.reshape(levels, (batch, -1, channels)), (0, 2, 1)), (batch * channels, -1)
+        )
+        found = tf.math.bincount(rows, minlength=number, maxlength=number, axis=-1)
+        return tf.transpose(tf.reshape(found, (batch, channels, number)), (0, 2, 1))
+
+    def mapped(self, table: DeviceArray, levels: DeviceArray) -> DeviceArray:
+        tf = self._tf
+        channel = tf.range(levels.shape[-1])
+        places = tf.stack([levels, tf.broadcast_to(channel, tf.shape(levels))], -1)
+        return tf.gather_nd(table, places, batch_dims=1)
 
 
 jax_ops, tensorflow_ops = functools.cache(JaxOps), functools.cache(TensorFlowOps)

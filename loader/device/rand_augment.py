@@ -12,7 +12,7 @@ from halofeed.loader.device.photometric import OfColor
 from halofeed.system.errors import UsageError
 
 _OPERATIONS = 14
-"""Operations of RandAugment; those that this file has not leave an image as it is."""
+"""Operations of RandAugment: identity, five that move pixels, and those of this file."""
 _MAX_OPERATIONS, _MAX_MAGNITUDE = 8, 10
 _FIRST_NUMBER = 1
 _LEVELS = 256
@@ -29,11 +29,10 @@ Change = Callable[[DeviceImages, float, DeviceArray], DeviceArray]
 class RandAugmentColors(OfColor):
     """Changes colors by the operations of RandAugment, for classification of 8-bit pictures.
 
-    Each of `operations` draws is one of RandAugment's 14 with equal probability, and here seven of them apply:
-    auto contrast, solarize, color, posterize, contrast, brightness and sharpness. `RandAugmentMoves` of the loader has
-    the five that move pixels; both draw by themselves, so that the number of changes of an image varies around the
-    paper's. Equalize is left out, because its histogram needs all pixels of an image that is split over cores. Results
-    are Pillow's up to rounding.
+    Each of `operations` draws is one of RandAugment's 14 with equal probability, and here eight of them apply:
+    auto contrast, equalize, solarize, color, posterize, contrast, brightness and sharpness. `RandAugmentMoves` of the
+    loader has the five that move pixels; both draw by themselves, so that the number of changes of an image varies
+    around the paper's. Results are Pillow's up to rounding.
 
     Args:
         operations: number of draws, 1 to 8; N of the paper.
@@ -150,6 +149,25 @@ def _sharpness(pixels: DeviceImages, share: float, factor: DeviceArray) -> Devic
     return ops.where(whole[0] & whole[1], sharper, image)
 
 
+def _equalize(pixels: DeviceImages, share: float, factor: DeviceArray) -> DeviceArray:
+    """Spread the levels of each channel so that all are about equally frequent over the source.
+
+    In integers, as Pillow's `ImageOps.equalize`. Of an image that is split, cores exchange counts alone.
+    """
+    ops = pixels.ops
+    level = ops.cast(ops.clip(pixels.image - pixels.black, 0.0, float(_LEVELS - 1)), "int32")
+    counts = ops.counts(ops.where(pixels.inside(), level, _LEVELS), _LEVELS)
+    total, sums = ops.sum(counts, 1), ops.cumulated(counts, 1)
+    # Pillow's step leaves out the pixels of the highest level.
+    is_highest = (sums == total) & (counts > 0)
+    step = (total - ops.sum(ops.where(is_highest, counts, 0), 1)) // (_LEVELS - 1)
+    table = ops.clip((step // 2 + sums - counts) // ops.maximum(step, 1), 0, _LEVELS - 1)
+    # A channel of one value, or of too few pixels, stays.
+    own = ops.reshape(ops.cast(ops.numbers((_LEVELS,)), "int32"), (1, _LEVELS, 1))
+    changed = ops.mapped(ops.where(step > 0, table, own), level)
+    return pixels.black + ops.cast(changed, pixels.image.dtype)
+
+
 CHANGES: dict[str, Change] = {
     "auto contrast": _auto_contrast,
     "solarize": _solarize,
@@ -158,5 +176,6 @@ CHANGES: dict[str, Change] = {
     "contrast": _contrast,
     "brightness": _brightness,
     "sharpness": _sharpness,
+    "equalize": _equalize,
 }
 """Changes by name, in the order in which `RandAugmentColors` numbers them."""

@@ -11,6 +11,7 @@ The tests have eight virtual devices; where a split needs sixteen, the case runs
 hand:
 
     python -m tests.support.parity '{"model": "classifier", "image_shape": [64, 64, 3]}' 1,8,1,1 1,4,2,1 1,16,1,1
+    python -m tests.support.parity --predictions '{"model": "unet", "image_shape": [64, 64, 3]}' 1,16,1,1
 """
 
 from __future__ import annotations
@@ -52,8 +53,10 @@ from halofeed.trainer.step import (
     compile_step,
     replicated_sharding,
 )
-from halofeed.trainer.task import DataFacts
+from halofeed.trainer.task import DataFacts, DeviceBatch
 from halofeed.trainer.tasks import build_task
+from halofeed.trainer.tasks.detection import Detection
+from halofeed.trainer.tasks.segmentation import Segmentation
 from halofeed.trainer.training_setup import batch_partition, builder, device_augmentations
 from tests.support.training import facts_of, placed
 
@@ -66,6 +69,7 @@ Split = tuple[int, tuple[int, ...]]
 DEVICES = 8
 """At least these are used, if there are as many."""
 MANY_DEVICES = 32
+PREDICTIONS = "--predictions"
 TOLERANCE = 1e-9
 LOSS_TOLERANCE = 1e-10
 MAX_BOXES = 6
@@ -245,18 +249,49 @@ def compare(case: Case, cores: int, dims: tuple[int, ...]) -> Leaves:
     return {"scalars": far, **{kind: _distances(found[kind], expected[kind]) for kind in kinds}}
 
 
-def compare_predictions(case: Case, cores: int, dims: tuple[int, ...]) -> dict[str, float]:
+def compare_predictions(case: Case, cores: int, dims: tuple[int, ...]) -> Leaves:
     """The largest difference of each array that is predicted in float64, from parameters that nothing has trained."""
     expected, found = _predictions(case.to_json()), _predictions(case.to_json(), cores, dims)
-    assert found.keys() == expected.keys()
-    return {name: float(np.max(np.abs(found[name] - expected[name]))) for name in expected}
+    assert found.keys() == expected.keys() and all(np.isfinite(values).all() for values in expected.values())
+    return {"predictions": {name: float(np.max(np.abs(found[name] - expected[name]))) for name in expected}}
 
 
-def wrong(case: Case, splits: Sequence[Split]) -> dict[str, dict[str, float]]:
+class _UnroundedMasks(Segmentation):
+    """Predicts the float64 probabilities too, because float16 and the labels hide most distances."""
+
+    def predict(self, outputs: Mapping[str, Any], batch: DeviceBatch) -> dict[str, jax.Array]:
+        return self.masks(self.probabilities(outputs))
+
+    def masks(self, probabilities: jax.Array) -> dict[str, jax.Array]:
+        return {**super().masks(probabilities), "unrounded": probabilities}
+
+
+class _UnroundedObjects(Detection):
+    """Predicts what 8-bit masks of objects are made of too."""
+
+    def predict(self, outputs: Any, batch: DeviceBatch) -> dict[str, jax.Array]:
+        pixels = outputs.pixels
+        made_of = {"foreground": pixels.foreground, "log_distances": pixels.log_distances}
+        return {**super().predict(outputs, batch), **made_of}
+
+
+def _unrounded(task: Any) -> Any:
+    """The task, if it rounds what it predicts without rounding."""
+    if isinstance(task, Segmentation):
+        kind: Any = _UnroundedMasks
+    elif isinstance(task, Detection) and task.masks:
+        kind = _UnroundedObjects
+    else:
+        return task
+    return kind(**{one.name: getattr(task, one.name) for one in dataclasses.fields(task) if one.init})
+
+
+def wrong(case: Case, splits: Sequence[Split], *, predictions: bool = False) -> dict[str, dict[str, float]]:
     """All that is wrong on any of the splits, by split and leaf; also in a process of its own, see above."""
     if max(cores for cores, _ in splits) > len(jax.devices()):
         arguments = [",".join(map(str, dims)) for _, dims in splits]
-        command = [sys.executable, "-m", "tests.support.parity", case.to_json(), *arguments]
+        option = [PREDICTIONS] if predictions else []
+        command = [sys.executable, "-m", "tests.support.parity", *option, case.to_json(), *arguments]
         env = {**os.environ, **platform_environment(os.environ, MANY_DEVICES)}
         how = {"cwd": Path(__file__).parents[2], "env": env, "capture_output": True, "text": True}
         run = subprocess.run(command, **how, check=False)
@@ -264,13 +299,13 @@ def wrong(case: Case, splits: Sequence[Split]) -> dict[str, dict[str, float]]:
         print(run.stdout)
         found: dict[str, dict[str, float]] = json.loads(run.stdout.splitlines()[-1])
         return found
-    return {name: wrong for name, wrong in _walk(case, splits) if wrong}
+    return {name: wrong for name, wrong in _walk(case, splits, predictions) if wrong}
 
 
-def _walk(case: Case, splits: Sequence[Split]) -> Iterator[tuple[str, dict[str, float]]]:
+def _walk(case: Case, splits: Sequence[Split], predictions: bool) -> Iterator[tuple[str, dict[str, float]]]:
     for cores, dims in splits:
         started = time.process_time()
-        distances = compare(case, cores, dims)
+        distances = (compare_predictions if predictions else compare)(case, cores, dims)
         found = beyond(distances)
         seconds = time.process_time() - started
         worst = {kind: max(leaves.values(), default=0.0) for kind, leaves in distances.items()}
@@ -320,6 +355,7 @@ def first_state(case: str, dtype: str) -> TrainState:
 def _predictions(case: str, cores: int = 1, dims: tuple[int, ...] | None = None) -> Arrays:
     with jax.enable_x64(True):
         problem, batch = _placed(Case.from_json(case), "float64", cores, dims)
+        problem = dataclasses.replace(problem, task=_unrounded(problem.task))
         state = jax.device_put(first_state(case, "float64"), replicated_sharding(problem.mesh))
         given = (state.parameters, state.statistics, batch)
         predictions, _ = compile_prediction(problem).lower(*given).compile(QUICKLY_COMPILED)(*given)
@@ -380,9 +416,10 @@ def _object_map(batch: Arrays, size: tuple[int, ...]) -> NDArray[np.uint16]:
 
 def main(arguments: Sequence[str]) -> int:
     """Print a line a split, and all that is wrong as JSON; 1 if anything is."""
-    case, *all_dims = arguments
+    predictions = arguments[0] == PREDICTIONS
+    case, *all_dims = arguments[predictions:]
     read = splits(*(tuple(map(int, dims.split(","))) for dims in all_dims))
-    everything = {name: wrong for name, wrong in _walk(Case.from_json(case), read) if wrong}
+    everything = {name: wrong for name, wrong in _walk(Case.from_json(case), read, predictions) if wrong}
     print(json.dumps(everything))
     return 1 if everything else 0
 
