@@ -1,7 +1,7 @@
 """Each piece of training beyond a model's layers is that of one device, on 2, 4, 8 and 16 cores.
 
-A piece has a case of pictures, one of volumes, or both. The long level compares one split for each number of cores, the
-exhaustive level all splits, also those with fewer rows than cores at some level of the network.
+A piece has a case of pictures, one of volumes, or both. The long level compares one split for each number of cores
+(except for slow pieces), the exhaustive level all splits, also those with fewer rows than cores at coarse sizes.
 """
 
 import dataclasses
@@ -101,15 +101,21 @@ ALL = {3: [*PICTURE_SPLITS, *splits((1, 4, 4, 1))], 4: VOLUME_SPLITS}
 """Splits by the number of an image's axes."""
 
 
+SLOW = {"mask head", "planned strides and kernels, padded"}
+"""Pieces whose cases take over 20 s on one split of each number of cores."""
+
+
 def rows(pieces: dict[str, list[Case]]) -> list[Any]:
-    """Each piece and case on one split of each number of cores, and on all others."""
-    cases = [(name, case, len(case.image_shape)) for name, cases in pieces.items() for case in cases]
-    quick = [(name, case, ONE_EACH[axes]) for name, case, axes in cases]
-    others = [
-        (name, case, [split for split in ALL[axes] if split not in ONE_EACH[axes]])
-        for name, case, axes in cases
-    ]
-    return levels(long=quick, exhaustive=others)
+    """Each piece and case on one split of each number of cores, and on all others; slow ones on all at once."""
+    long, exhaustive = [], []
+    for name, cases in pieces.items():
+        for case in cases:
+            axes = len(case.image_shape)
+            few = [] if name in SLOW else ONE_EACH[axes]
+            if few:
+                long.append((name, case, few))
+            exhaustive.append((name, case, [split for split in ALL[axes] if split not in few]))
+    return levels(long=long, exhaustive=exhaustive)
 
 
 def name_of(part: Any) -> str:
