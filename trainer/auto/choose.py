@@ -100,7 +100,7 @@ class _Search(Generic[AnyCandidate]):
 
     @property
     def is_late(self) -> bool:
-        """Whether one more verdict would take time that the steps need."""
+        """Return whether one more verdict would take time that the steps need."""
         if self.seconds is None or not self.verdicts:
             return False
         return self.spent + _last(self.verdicts).seconds > PLANNING_SHARE * self.seconds
