@@ -105,6 +105,8 @@ def main() -> None:
         trainer.run_training()
     trained = time.process_time() - started
     budget.steps = trainer.num_epochs * STEPS
+    # As its own validation does: the predictor expects the finest output alone.
+    trainer.set_deep_supervision_enabled(False)
     predictor = nnUNetPredictor(
         device=torch.device("cpu"), perform_everything_on_device=False, verbose=False, allow_tqdm=False
     )
