@@ -3,7 +3,7 @@
 # jax 0.10.2 with glibc. One expects glibc to keep it with a high trim threshold and without mmap (MALLOC_MMAP_MAX_=0,
 # MALLOC_TRIM_THRESHOLD_), which changes nothing: the threads of XLA have heaps of 64 MiB, and map what is larger.
 # Only MALLOC_ARENA_MAX=1 beside them helps. Source: malloc/malloc.c and arena.c of glibc (sysmalloc, HEAP_MAX_SIZE).
-# Why here: `halofeed train` sets it by mallopt before JAX starts; steps of small U-Nets took a sixth to a fifth less time.
+# Why here: `halofeed train` sets it by mallopt before JAX starts; steps of small U-Nets took a sixth less time.
 set -euo pipefail
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT

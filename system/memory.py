@@ -299,7 +299,7 @@ def keep_all_freed_memory() -> None:
 
     XLA on a processor allocates the memory of a step anew for each step. glibc maps blocks above 32 MiB at each call
     and unmaps them when they are freed, whatever its threshold, and the kernel clears each page again: a fifth of the
-    time of a step of a small U-Net. Only the first heap can hold blocks of any size, so threads must not open others.
+    time of a run of a small U-Net. Only the first heap can hold blocks of any size, so threads must not open others.
     That must be set before their first allocation, and so before JAX starts. The setting applies to the complete
     process, which keeps its largest memory to its end.
     """
