@@ -20,7 +20,7 @@ from halofeed.pipelines.references import SampledReferences
 from halofeed.pipelines.reject_limit import inputs_in, share_warning
 from halofeed.pipelines.summary import empty_shards, loss_lines, outcome_lines, rejected_lines
 from halofeed.prep.annotations.class_names import BACKGROUND
-from halofeed.prep.convert.normalize_like import foreground_scheme
+from halofeed.prep.convert.normalize_like import foreground_scheme, holds_hounsfield_units
 from halofeed.prep.formats.volume_formats import open_scan
 from halofeed.prep.geometry.orientation import plan_canonical
 from halofeed.prep.geometry.scan import Grid
@@ -28,10 +28,8 @@ from halofeed.prep.geometry.volume_plan import round_up_side
 from halofeed.prep.options.option import flag
 from halofeed.prep.options.recipe import Recipe
 from halofeed.prep.sources.example import SourceExample
-from halofeed.prep.voxels.counts import ValueCounts
 from halofeed.schemas.encodings import ENCODINGS
 from halofeed.schemas.file_layout import OBJECT
-from halofeed.schemas.statistics import Intensities, Statistics
 from halofeed.system.addresses import is_remote
 from halofeed.system.console import QUIET, human_bytes, status_level
 from halofeed.system.errors import HalofeedError, JobError, SourceError, UsageError
@@ -40,8 +38,6 @@ from halofeed.system.wording import plural
 _SAMPLE = 10
 _SCANS_CONVERTED = 3
 """Scans of the sample that are converted; one takes seconds."""
-_LEAST_OF_CT = -50
-"""Value below which a scan without a modality holds Hounsfield units."""
 _ANISOTROPIC = 3
 """Ratio of spacings and of sizes above which nnU-Net resamples the coarse axis to its 10th percentile."""
 
@@ -123,7 +119,7 @@ def dry_run(options: JobOptions, recipe_with: Callable[..., Recipe], folder: str
         size = _average_bytes(converted)
         whole = human_bytes(size * records)
         lines.append(f"  records of the sample have {human_bytes(size)}; all: about {whole}")
-    lines += [*outcome, *filter(None, [proposed, _propose_window(recipe, converted)])]
+    lines += [*outcome, *filter(None, [proposed, _propose_window(converted)])]
     return DryRun(text="\n".join(lines), sample=converted)
 
 
@@ -300,13 +296,10 @@ def _describe(grid: Grid) -> str:
     return f"{'x'.join(map(str, grid.shape))} at {','.join(f'{side:.3g}' for side in grid.spacing_mm)} mm"
 
 
-def _propose_window(recipe: Recipe, converted: Conversion | None) -> str:
+def _propose_window(converted: Conversion | None) -> str:
     """Return a line with the window of the labeled voxels of the sample; "" if the recipe has one, or none is known."""
-    # The user has decided how values are stored.
-    if converted is None or recipe.fixed_window() or recipe.window_percentiles or recipe.normalize:
-        return ""
-    manifest = converted.manifest
-    if not _holds_hounsfield_units(Statistics.total(split.statistics for split in manifest.splits.values())):
+    # Where the recipe has a window or a normalization, the user has decided how values are stored.
+    if converted is None or not holds_hounsfield_units(manifest := converted.manifest):
         return ""
     for split in manifest.splits:
         try:
@@ -316,10 +309,3 @@ def _propose_window(recipe: Recipe, converted: Conversion | None) -> str:
         ends = f"--window-hu {window.low:g},{window.high:g}"
         return f"  proposed     {ends} (percentiles 0.5 and 99.5 of labeled voxels of the sample, as nnU-Net)"
     return ""
-
-
-def _holds_hounsfield_units(total: Statistics) -> bool:
-    """Return whether scans are CT by their modality, or by air: no other modality has values far below 0."""
-    body = ValueCounts.from_json((total.intensities or Intensities()).body)
-    is_ct = set(total.modalities or ()) <= {"CT", "unknown"}
-    return is_ct and bool(body.total) and body.values[0] < _LEAST_OF_CT

@@ -34,6 +34,14 @@ COMPUTE_DTYPES = ("bfloat16", "float32")
 OPTIMIZER_NAMES = ("sgd", "adam", "adamw", "lamb", "lars")
 SCHEDULE_NAMES = ("cosine", "polynomial", "manual_step", "exponential", "constant")
 FALLING_TO_ZERO = ("cosine", "polynomial")
+SETTINGS_OF_SCHEDULES: Mapping[str, tuple[str, ...]] = {
+    "hold_steps": ("cosine",),
+    "schedule_steps": FALLING_TO_ZERO,
+    "schedule_power": ("polynomial",),
+    **dict.fromkeys(("boundaries", "rates"), ("manual_step",)),
+    **dict.fromkeys(("decay_steps", "decay_rate"), ("exponential",)),
+}
+"""Settings that only some schedules use, with the names of those."""
 """Schedules that reach 0 at the end of the run, and so depend on its length."""
 RANDOM_CROP = "RandomCrop"
 BATCH_MIX = "BatchMix"
@@ -395,6 +403,7 @@ def import_named(setting: str, name: str) -> Any:
 
 
 _FIELDS: dict[str, Any] = typing.get_type_hints(TrainConfig)
+_DEFAULTS: dict[str, Any] = {one.name: one.default for one in dataclasses.fields(TrainConfig)}
 
 
 def named_configs() -> dict[str, str]:
@@ -506,7 +515,7 @@ def configure(
     """Return a config, or that of a name, with changes as of `TrainConfig.changed`, and print what follows from them.
 
     Where a change makes the run shorter than the warm-up of a cosine or polynomial, the warm-up becomes a fifth of the
-    run.
+    run. Where a change names another schedule, what the recipe sets for its own schedule alone is left out.
 
     >>> configure("retinanet_resnet50_fpn_640", ["steps=10"]).warmup_steps
     2
@@ -516,6 +525,13 @@ def configure(
     if changed.warmup_steps != config.changed(settings, **changes).warmup_steps:
         line = f"a fifth of this run's {changed.schedule_updates} updates, in place of {config.warmup_steps}"
         lines = [*lines, f"warmup_steps = {changed.warmup_steps}, {line}"]
+    if left := [
+        name for name in SETTINGS_OF_SCHEDULES if getattr(config, name) and not getattr(changed, name)
+    ]:
+        lines = [
+            *lines,
+            f"{' and '.join(left)} of the schedule {config.schedule}: left out for {changed.schedule}",
+        ]
     for line in lines:
         print_status(line)
     return changed
@@ -528,8 +544,20 @@ def reconfigured(
 
     >>> reconfigured(load_config("retinanet_resnet50_fpn_640"), ["steps=10"]).warmup_steps
     2
+    >>> cosine = reconfigured(load_config("classifier_resnet20_cifar"), ["schedule=cosine"])
+    >>> cosine.schedule, cosine.rates
+    ('cosine', ())
     """
     changed, warmup = config.changed(settings, **changes), config.warmup_steps
+    # What the user sets for a schedule stays, so that `build_schedule` refuses it where it has no effect.
+    changed = changed.changed(
+        **{
+            name: _DEFAULTS[name]
+            for name, schedules in SETTINGS_OF_SCHEDULES.items()
+            if changed.schedule not in (config.schedule, *schedules)
+            and getattr(changed, name) == getattr(config, name)
+        }
+    )
     before, updates = (one.schedule_updates for one in (config, changed))
     # A recipe whose own steps are fewer than its warm-up is a mistake, and is refused elsewhere.
     depends = changed.schedule in FALLING_TO_ZERO and changed.warmup_steps == warmup

@@ -12,7 +12,7 @@ import optax  # type: ignore[import-untyped]
 
 from halofeed.system.errors import UsageError
 from halofeed.system.wording import plural
-from halofeed.trainer.config import FALLING_TO_ZERO, TrainConfig
+from halofeed.trainer.config import SETTINGS_OF_SCHEDULES, TrainConfig
 
 POLYNOMIAL_POWER = 0.9
 Schedule = Callable[[jax.Array | int], jax.Array]
@@ -210,15 +210,6 @@ SCHEDULES: dict[str, Callable[[TrainConfig, int], Schedule]] = {
 }
 """Functions that make a schedule from a config and its number of updates."""
 
-ONLY_OF = {
-    "hold_steps": ("cosine",),
-    "schedule_steps": FALLING_TO_ZERO,
-    "schedule_power": ("polynomial",),
-    **dict.fromkeys(("boundaries", "rates"), ("manual_step",)),
-    **dict.fromkeys(("decay_steps", "decay_rate"), ("exponential",)),
-}
-"""Settings that only some schedules use, with their names."""
-
 
 def build_schedule(config: TrainConfig) -> Schedule:
     """Return the config's schedule, over `TrainConfig.schedule_updates` updates.
@@ -230,7 +221,7 @@ def build_schedule(config: TrainConfig) -> Schedule:
     Raises:
         UsageError: settings that contradict each other or belong to another schedule.
     """
-    for name, schedules in ONLY_OF.items():
+    for name, schedules in SETTINGS_OF_SCHEDULES.items():
         # A setting without effect is a mistake of the user.
         if getattr(config, name) and config.schedule not in schedules:
             raise UsageError(

@@ -12,6 +12,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from PIL import ImageFile
+
+# A picture of `kangaroos` lacks its last 20 bytes, which decoders fill with gray.
+ImageFile.LOAD_TRUNCATED_IMAGES = True
+
 
 @dataclass(kw_only=True)
 class Budget:

@@ -13,10 +13,25 @@ from halofeed.prep.options.volumes import default_dtype
 from halofeed.prep.voxels.counts import ValueCounts, mean_and_deviation, percentile
 from halofeed.prep.voxels.intensity import IntensityWindow, Standardization
 from halofeed.schemas.manifest import Manifest
-from halofeed.schemas.statistics import Intensities
+from halofeed.schemas.statistics import Intensities, Statistics
 from halofeed.system.errors import UsageError
 
 PERCENTILES = (0.5, 99.5)
+_LEAST_OF_CT = -50
+"""Value below which a scan without a modality holds Hounsfield units: fat and air; no other modality has it."""
+
+
+def holds_hounsfield_units(manifest: Manifest) -> bool:
+    """Return whether all scans are CT in Hounsfield units, without a window or a normalization of the conversion.
+
+    The modality that DICOM states counts. NIfTI and similar files state none, so that their values show it.
+    """
+    if any(manifest.recipe.get(name) for name in ("window", "window_hu", "window_percentiles", "normalize")):
+        return False
+    total = Statistics.total(split.statistics for split in manifest.splits.values())
+    body = ValueCounts.from_json((total.intensities or Intensities()).body)
+    is_ct = set(total.modalities or ()) <= {"CT", "unknown"}
+    return is_ct and bool(body.total) and bool(body.values[0] < _LEAST_OF_CT)
 
 
 def foreground_scheme(manifest: Manifest, split: str) -> tuple[IntensityWindow, Standardization]:

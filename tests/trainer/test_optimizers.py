@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from halofeed.errors import UsageError
-from halofeed.trainer.config import OPTIMIZER_NAMES, TrainConfig
+from halofeed.trainer.config import OPTIMIZER_NAMES, TrainConfig, configure, load_config
 from halofeed.trainer.optimizers import (
     build_optimizer,
     build_schedule,
@@ -275,6 +275,20 @@ def test_a_config_counts_updates_and_scales_every_rate_with_the_batch():
 
 
 MANUAL = {"schedule": "manual_step", "boundaries": (5,), "rates": (0.1, 0.2)}
+
+
+def test_another_schedule_leaves_out_what_a_recipe_sets_for_its_own(capsys):
+    recipe, cosine = "classifier_resnet20_cifar", "schedule=cosine"
+    changed = configure(recipe, [cosine])
+    assert "boundaries and rates of the schedule manual_step: left out for cosine" in capsys.readouterr().err
+    assert changed == load_config(recipe).changed([cosine], boundaries=(), rates=())
+    build_schedule(changed)
+    # What the user sets without effect is refused as before.
+    with pytest.raises(UsageError, match="rates: belongs to the schedule manual_step"):
+        build_schedule(configure(recipe, [cosine, "rates=[0.1, 0.2]"]))
+    # A setting that both schedules use stays.
+    polynomial = TrainConfig(schedule="polynomial", schedule_steps=150, schedule_power=2.0)
+    assert configure(polynomial, [cosine]) == polynomial.changed([cosine], schedule_power=0.0)
 
 
 def test_settings_that_contradict_each_other_are_refused():

@@ -9,11 +9,10 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from halofeed.prep.convert.normalize_like import holds_hounsfield_units
 from halofeed.schemas.manifest import Manifest
 from halofeed.schemas.statistics import NameCounts, Statistics
 from halofeed.trainer.auto.unet_plan import target_spacing
-
-_CT_SHARE = 0.5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +35,7 @@ class Fingerprint:
         foreground_share: share of the labeled voxels that are not background.
         lost_share: largest share of a class, or of the scans, that no record shows.
         padded_share: share of the stored voxels that is padding.
-        is_ct: whether most scans are CT in Hounsfield units, without a window.
+        is_ct: whether the scans are CT in Hounsfield units, without a window.
     """
 
     task: str
@@ -105,7 +104,7 @@ def fingerprint_of(manifest: Manifest, split: str) -> Fingerprint:
         foreground_share=_share(statistics.foreground_voxels, sum((statistics.label_voxels or {}).values())),
         lost_share=_lost_share(statistics),
         padded_share=_share(statistics.padding.padded_pixels if statistics.padding else 0, stored),
-        is_ct=_is_ct(manifest, statistics),
+        is_ct=manifest.kind.name == "volume" and holds_hounsfield_units(manifest),
     )
 
 
@@ -191,10 +190,3 @@ def _lost_share(statistics: Statistics) -> float:
     whole, cut = statistics.label_mm3 or {}, statistics.label_cut_mm3 or {}
     shares = [_share(count, whole.get(label, 0)) for label, count in cut.items()]
     return max([_share(statistics.scan_cut_mm3, statistics.scan_mm3 or 0), *shares])
-
-
-def _is_ct(manifest: Manifest, statistics: Statistics) -> bool:
-    """Return whether the records hold Hounsfield units: a window would have clipped and scaled them already."""
-    modalities = statistics.modalities or {}
-    is_windowed = any(manifest.recipe.get(name) for name in ("window", "window_percentiles"))
-    return not is_windowed and _share(modalities.get("CT", 0), sum(modalities.values())) > _CT_SHARE

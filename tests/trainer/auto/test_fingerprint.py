@@ -28,8 +28,8 @@ def test_a_percentile_of_counts_is_that_of_the_repeated_values(values, share):
     assert any(found == pytest.approx(one) for one in (expected, *near))
 
 
-def converted(folder, spacings, **options):
-    """Scans of a ball of radius 6 mm at several spacings, in the folder `scans`."""
+def converted(folder, spacings, outside=0, **options):
+    """Scans of a ball of radius 6 mm at several spacings, in the folder `scans`; values around it are `outside`."""
     rows, scans = [], folder / "scans"
     scans.mkdir()
     for number, spacing in enumerate(spacings):
@@ -37,9 +37,10 @@ def converted(folder, spacings, **options):
         places = [(np.arange(side) - (side - 1) / 2) * one for side, one in zip(sides, spacing, strict=True)]
         away = sum(np.meshgrid(*(place**2 for place in places), indexing="ij"))
         label = (away < 36).astype(np.uint8)
-        image = (100 * label.astype(np.int16)) + np.arange(label.size, dtype=np.int16).reshape(
-            label.shape
-        ) % 7
+        image = (
+            np.where(label, 100, outside).astype(np.int16)
+            + np.arange(label.size, dtype=np.int16).reshape(label.shape) % 7
+        )
         affine = np.diag([spacing[2], spacing[1], spacing[0], 1.0])[[0, 1, 2, 3]][:, [2, 1, 0, 3]]
         for name, voxels in ((f"image{number}", image), (f"label{number}", label)):
             save_nifti(scans / f"{name}.nii.gz", voxels, affine)
@@ -60,6 +61,23 @@ def test_a_fingerprint_has_the_spacing_the_shapes_and_the_structures_of_the_scan
     assert found.padded_share == pytest.approx(1 - 20 * 40 * 40 / (24 * 48 * 48))
     assert found.foreground_share == pytest.approx(voxels / (24 * 48 * 48), rel=1e-3)
     assert conversion_advice(found) is None
+
+
+@pytest.mark.parametrize(
+    ("outside", "options", "is_ct"),
+    [
+        (-1000, {}, True),
+        # A scanner's MR has no negative values, and fat alone has -100 HU.
+        (0, {}, False),
+        (-100, {}, True),
+        (-1000, {"window_hu": (-1000, 240)}, False),
+        (-1000, {"window_percentiles": (0.5, 99.5)}, False),
+        (-1000, {"normalize": "scan"}, False),
+    ],
+)
+def test_scans_without_a_modality_are_ct_by_their_values(outside, options, is_ct, tmp_path):
+    done = converted(tmp_path, [(2.0, 1.0, 1.0)], outside, depth=24, height=48, width=48, **options)
+    assert fingerprint_of(done.manifest, "train").is_ct == is_ct
 
 
 def test_the_advised_conversion_leaves_nothing_to_advise(tmp_path):
