@@ -225,22 +225,12 @@ def draws_of(config: TrainConfig) -> str | RepeatFactor | None:
 
 
 def check_masks(manifest: Manifest) -> None:
-    """Raise UsageError for a data set that a model with a mask head cannot learn: without masks, or of tiles."""
+    """Raise UsageError for a data set that a model with a mask head cannot learn: without masks."""
     known = {field.name for field in manifest.fields}
     if MASKS not in known:
         raise UsageError(
             f"{manifest.name}: model.mask_head needs the objects' masks, which the data set lacks; convert it with "
             "--masks, or pass --set model.mask_head=false"
-        )
-    check_no_tiles(manifest)
-
-
-def check_no_tiles(manifest: Manifest) -> None:
-    """Raise UsageError for tiles of pictures: the masks of an object that several tiles show are not joined."""
-    if any(field.name == "tile" for field in manifest.fields):
-        raise UsageError(
-            f"{manifest.name}: its pictures are tiles, and model.mask_head does not join masks of tiles; convert it "
-            "without --fit tiles, or pass --set model.mask_head=false"
         )
 
 

@@ -41,8 +41,12 @@ _ROUNDED_PIXELS = 0.001
 _SCORE_DECIMALS = 6
 _BATCH_RINGS = 4096
 """Rings that are transformed at a time: pyproj takes 30 µs for a call and 0.26 µs for a point."""
-Shape: TypeAlias = "tuple[Sequence[Points], Mapping[str, Any]]"
-"""Rings of a polygon in pixels, not closed, the outer one first; and the properties of its feature."""
+Rings: TypeAlias = "Sequence[Points]"
+"""Rings of a polygon in pixels, not closed, the outer one first."""
+Shape: TypeAlias = "tuple[Sequence[Rings], Mapping[str, Any]]"
+"""Polygons of a feature, and its properties."""
+_Written: TypeAlias = "list[list[list[float]]]"
+"""Rings of a polygon as GeoJSON has them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,12 +58,14 @@ class PredictedObjects:
         classes: class name of each object.
         scores: [object], 0 to 1.
         corners: [object, 8], y1, x1, y2, x2, ... of oriented boxes in the same pixels; None writes the upright boxes.
+        masks: first row, first column and pixels [row, column] of each object's mask; None writes the boxes.
     """
 
     boxes: NDArray[np.floating]
     classes: Sequence[str]
     scores: NDArray[np.floating]
     corners: NDArray[np.floating] | None = None
+    masks: Sequence[tuple[int, int, NDArray[np.bool_]]] | None = None
 
     def shapes(self) -> Iterator[Shape]:
         """Yield the outline and the properties of each object; boxes without an area are left out."""
@@ -71,7 +77,14 @@ class PredictedObjects:
             ring = np.array([[xmin, ymin], [xmin, ymax], [xmax, ymax], [xmax, ymin]])
             if self.corners is not None:
                 ring = np.asarray(self.corners[number], np.float64).reshape(4, 2)[:, ::-1]
-            yield [ring], {"class": name, "score": round(float(score), _SCORE_DECIMALS)}
+            polygons: list[Rings] = [[ring]]
+            if self.masks is not None:
+                top, left, pixels = self.masks[number]
+                corner = np.array([left, top])
+                regions = outlines_of(pixels.view(np.uint8), 1)
+                # A mask without pixels keeps its box, so that no object is lost.
+                polygons = [[ring + corner for ring in one.rings] for one in regions] or polygons
+            yield polygons, {"class": name, "score": round(float(score), _SCORE_DECIMALS)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,7 +103,7 @@ class PredictedLabels:
         """Yield the outline and the properties of each region of a class, see `outlines_of`."""
         for value, name in self.names.items():
             for region in outlines_of(self.labels, value):
-                yield region.rings, {"class": name, "pixels": region.pixels}
+                yield [region.rings], {"class": name, "pixels": region.pixels}
 
 
 def write_geojson(
@@ -127,11 +140,15 @@ def write_geojson(
     count = 0
     with open_path(create_replacing(path), "w", encoding="utf-8") as file:
         file.write(f'{{"type": "FeatureCollection",{head} "features": [')
-        for rings, properties in _written_shapes(predicted.shapes(), to_written, is_wgs84=is_wgs84):
+        for polygons, properties in _written_shapes(predicted.shapes(), to_written, is_wgs84=is_wgs84):
+            geometry = {"type": "Polygon", "coordinates": polygons[0]}
+            # A mask may have several regions, and is one object.
+            if len(polygons) > 1:
+                geometry = {"type": "MultiPolygon", "coordinates": polygons}
             feature = {
                 "type": "Feature",
                 "properties": {**as_properties(properties), **common},
-                "geometry": {"type": "Polygon", "coordinates": rings},
+                "geometry": geometry,
             }
             file.write(f"{',' * (count > 0)}\n{json.dumps(feature)}")
             count += 1
@@ -179,13 +196,13 @@ def _qupath_properties(properties: Mapping[str, Any]) -> dict[str, Any]:
 
 def _written_shapes(
     shapes: Iterable[Shape], to_written: MapPoints, *, is_wgs84: bool
-) -> Iterator[tuple[list[list[list[float]]], Mapping[str, Any]]]:
-    """Yield the rings of each shape as GeoJSON has them, and its properties."""
+) -> Iterator[tuple[list[_Written], Mapping[str, Any]]]:
+    """Yield the polygons of each shape as GeoJSON has them, and its properties."""
     batch: list[Shape] = []
     rings = 0
     for shape in shapes:
         batch.append(shape)
-        rings += len(shape[0])
+        rings += sum(map(len, shape[0]))
         if rings >= _BATCH_RINGS:
             yield from _written_batch(batch, to_written, is_wgs84=is_wgs84)
             batch, rings = [], 0
@@ -195,8 +212,10 @@ def _written_shapes(
 
 def _written_batch(
     batch: Sequence[Shape], to_written: MapPoints, *, is_wgs84: bool
-) -> Iterator[tuple[list[list[list[float]]], Mapping[str, Any]]]:
-    closed = [np.concatenate([ring, ring[:1]]) for rings, _ in batch for ring in rings]
+) -> Iterator[tuple[list[_Written], Mapping[str, Any]]]:
+    closed = [
+        np.concatenate([ring, ring[:1]]) for polygons, _ in batch for rings in polygons for ring in rings
+    ]
     starts = np.cumsum([0, *map(len, closed)])[:-1].tolist()
     points = np.concatenate(closed)
     length = _written_length_of_pixel(points[0], to_written)
@@ -210,8 +229,11 @@ def _written_batch(
         written = _continued(written)
     decimals = math.ceil(-math.log10(_ROUNDED_PIXELS * length))
     lines = iter(np.split(written.round(decimals), begins[1:]))
-    for rings, properties in batch:
-        yield [_oriented(next(lines), outer=not place) for place in range(len(rings))], properties
+    for polygons, properties in batch:
+        found = [
+            [_oriented(next(lines), outer=not place) for place in range(len(rings))] for rings in polygons
+        ]
+        yield found, properties
 
 
 def _written_length_of_pixel(point: Points, to_written: MapPoints) -> float:

@@ -16,7 +16,6 @@ from halofeed.system.errors import UsageError
 from halofeed.trainer.data import (
     EvaluationSource,
     OrderedRecords,
-    check_no_tiles,
     evaluation_loader,
     evaluation_split,
     tiles_in_order,
@@ -75,8 +74,6 @@ class LoadedRun:
                 f"{data}: holds images {list(shape)}, the model was trained on {list(trained_shape)}; convert the data "
                 f"with --recipe {run.folder / RUN_FILE}"
             )
-        if run.config.has_mask_head:
-            check_no_tiles(manifest)
         # A model that was trained on crops predicts complete images, and the data may have another ignore label.
         self.facts = replace(run.facts, image_shape=shape, ignore_label=manifest.ignore_label)
         config = replace(run.config, image_shape=None)

@@ -382,13 +382,14 @@ class WholeCocoMetrics(CocoMetrics):
             np.column_stack([np.full(len(rows), len(self._ids)), rows]) for rows in (detections, truth)
         )
         ignored = np.zeros((0, 4)) if regions is None else regions
-        found, boxes = (rows[self._outside(rows, ignored)] for rows in (found, boxes))
-        self._add(found, boxes, ignored)
+        counted, objects = (self._outside(rows, ignored) for rows in (found, boxes))
+        self.kept.append(np.flatnonzero(counted))
+        self.kept_objects.append(np.flatnonzero(objects))
+        self._add(found[counted], boxes[objects], ignored)
 
     def result(self) -> dict[str, Any]:
         """Return the numbers of `CocoMetrics`, with `AR@all` in place of `AR@100`."""
-        renamed = {"AR@100": "AR@all"}
-        return {renamed.get(name, name): value for name, value in super().result().items()}
+        return {name.replace("AR@100", "AR@all"): value for name, value in super().result().items()}
 
     def _evaluate(self, kind: str = "bbox") -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         with contextlib.redirect_stdout(io.StringIO()):

@@ -19,6 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 from halofeed.prep.voxels.run_lengths import compress_counts
 from halofeed.system.errors import UsageError
 from halofeed.trainer.detection.pixel_boxes import HALF_LEVEL
+from halofeed.trainer.record_metadata import RecordMetadata
 
 RunLengths = dict[str, Any]
 """COCO's compressed form: {"size": [height, width], "counts": "..."}."""
@@ -98,6 +99,16 @@ class MaskPlacement:
         return int(near[0]), place[near[0] : near[-1] + 1]
 
 
+def placement_in_source(record: RecordMetadata, image_size: Sequence[int]) -> MaskPlacement:
+    """Return the place of a record of a picture in its source."""
+    height, width = image_size
+    return MaskPlacement(
+        transform=np.asarray(record.numbers["transform"], np.float64).reshape(2, 3),
+        image_size=(height, width),
+        source_size=record.source_size,
+    )
+
+
 def _interpolated(values: NDArray[Any], positions: NDArray[np.float64]) -> NDArray[np.float32]:
     """Return rows between the rows of an array, by their positions; beyond the first and the last they are these."""
     positions = positions.clip(0, len(values) - 1)
@@ -115,16 +126,40 @@ def encode_at(top: int, left: int, mask: NDArray[np.bool_], size: Sequence[int])
     {'size': [3, 3], 'counts': '423'}
     """
     height, width = size
-    # Run lengths go down the columns, so the columns of the mask at full height are one piece of them.
-    columns = np.zeros((mask.shape[1], height), np.bool_)
-    columns[:, top : top + mask.shape[0]] = mask.T
-    flat = columns.reshape(-1)
-    changes = np.flatnonzero(np.diff(flat, prepend=False, append=False)) + left * height
+    # Run lengths go down the columns. A pixel of nothing above and below each column ends its runs.
+    columns = np.zeros((mask.shape[1], mask.shape[0] + 2), np.bool_)
+    columns[:, 1:-1] = mask.T
+    changes = np.flatnonzero(np.diff(columns.reshape(-1)))
+    column, row = np.divmod(changes, columns.shape[1])
+    changes = (left + column) * height + top + row
+    # A run to the bottom of the picture goes on at the top of the next column.
+    goes_on = np.flatnonzero(changes[1:-1:2] == changes[2::2])
+    changes = np.delete(changes, np.concatenate([2 * goes_on + 1, 2 * goes_on + 2]))
     counts = np.diff(changes, prepend=0, append=height * width).tolist()
     # A mask that ends with the picture has no last run.
     if len(counts) > 1 and not counts[-1]:
         counts.pop()
     return {"size": [height, width], "counts": compress_counts(counts)}
+
+
+def union(masks: Sequence[PlacedMask]) -> PlacedMask:
+    """Return the pixels that are inside any of several masks of one picture, as the pieces of an object in its tiles.
+
+    >>> top, left, pixels = union([(0, 1, np.ones((1, 1), bool)), (1, 0, np.ones((1, 1), bool))])
+    >>> top, left, pixels.astype(int).tolist()
+    (0, 0, [[0, 1], [1, 0]])
+    """
+    shown = [one for one in masks if one[2].size]
+    if len(shown) < 2:
+        return shown[0] if shown else (0, 0, np.zeros((0, 0), np.bool_))
+    top, left = min(row for row, _, _ in shown), min(column for _, column, _ in shown)
+    bottom = max(row + len(part) for row, _, part in shown)
+    right = max(column + part.shape[1] for _, column, part in shown)
+    pixels = np.zeros((bottom - top, right - left), np.bool_)
+    for first_row, first_column, part in shown:
+        rows, columns = first_row - top, first_column - left
+        pixels[rows : rows + part.shape[0], columns : columns + part.shape[1]] |= part
+    return top, left, pixels
 
 
 def predicted_masks(masks: NDArray[np.uint8], stride: int, placement: MaskPlacement) -> list[RunLengths]:

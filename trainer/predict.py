@@ -46,7 +46,7 @@ from halofeed.trainer.ensemble import Ensemble, load_runs
 from halofeed.trainer.geojson_predictions import PredictedLabels, PredictedObjects, write_geojson
 from halofeed.trainer.largest_component import COMPONENT_KINDS, KEPT, keep_largest
 from halofeed.trainer.mask_rule import MaskRule
-from halofeed.trainer.object_masks import MaskPlacement, predicted_masks
+from halofeed.trainer.object_masks import encode_at, placement_in_source, predicted_masks
 from halofeed.trainer.picture_bands import BandBlender, BandLabels
 from halofeed.trainer.record_metadata import RecordMetadata, SplitMetadata
 from halofeed.trainer.run_folder import Run, write_json
@@ -361,11 +361,7 @@ class DetectionWriter(PredictionWriter):
         if "masks" not in row:
             yield from entries
             return
-        placement = MaskPlacement(
-            transform=np.asarray(record.numbers["transform"], np.float64).reshape(2, 3),
-            image_size=(self._size[0], self._size[1]),
-            source_size=record.source_size,
-        )
+        placement = placement_in_source(record, self._size)
         stride = int(row["mask_stride"])
         # `coco_results` leaves out boxes of no area.
         with_area = np.flatnonzero(np.all(boxes[:, :2] < boxes[:, 2:], axis=1))
@@ -424,12 +420,14 @@ class WholeDetectionWriter(DetectionWriter):
         done = self._collector.add(record, row)
         if done is None:
             return False
-        picture, found, _ = done
+        picture, found, masks = done.picture, done.found, done.masks
         if self._geojson is not None:
-            kept = found.take(found.scores >= self._options.min_score)
-            names = [self._labels.get(label, f"class {label}") for label in kept.classes.tolist()]
-            self._geojson.write(record, PredictedObjects(boxes=kept.boxes, classes=names, scores=kept.scores))
+            names = [self._labels.get(label, f"class {label}") for label in found.classes.tolist()]
+            objects = PredictedObjects(boxes=found.boxes, classes=names, scores=found.scores, masks=masks)
+            self._geojson.write(record, objects)
         entries = coco_results(picture.id, found.boxes, found.classes, found.scores)
+        for entry, mask in zip(entries, masks or (), strict=masks is not None):
+            entry["segmentation"] = encode_at(*mask, picture.size)
         self._write(picture.id, picture.source, picture.size, entries)
         return True
 

@@ -9,15 +9,18 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from halofeed.loader.batch import join_id
-from halofeed.trainer.detection.box_pairs import Boxes
-from halofeed.trainer.detection.merge_tiles import MergeRule, TileDetections, merge_tiles
-from halofeed.trainer.metrics import AREA_DECIMALS, WholeCocoMetrics
+from halofeed.trainer.detection.box_pairs import Boxes, RowNumbers
+from halofeed.trainer.detection.merge_tiles import MergeRule, TileDetections, merge_with_pieces
+from halofeed.trainer.mask_metrics import WholeMaskMetrics
+from halofeed.trainer.metrics import AREA_DECIMALS, CocoMetrics, WholeCocoMetrics
+from halofeed.trainer.object_masks import PlacedMask, placement_in_source, union
 from halofeed.trainer.record_metadata import RecordMetadata, SplitMetadata
 from halofeed.trainer.source_grid import BOX_DECIMALS, SCORE_DECIMALS, boxes_in_source
 from halofeed.trainer.task import Host, Metrics, valid_host
@@ -75,13 +78,28 @@ class _OpenPicture:
     missing: int
     frames: list[Boxes] = field(default_factory=list)
     parts: list[TileDetections] = field(default_factory=list)
-    objects: dict[int, list[float]] = field(default_factory=dict)
+    masks: list[PlacedMask] = field(default_factory=list)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class WholeDetections:
+    """Detections of a picture from all its tiles.
+
+    Args:
+        picture: picture.
+        found: merged detections in pixels of the file.
+        masks: mask of each detection, the union of its pieces; None if the model predicts none.
+    """
+
+    picture: TiledSource
+    found: TileDetections
+    masks: Sequence[PlacedMask] | None
 
 
 class BoxCollector:
     """Detections of pictures from those of their tiles.
 
-    Memory: 56 bytes per detection of pictures with missing tiles.
+    Memory: 56 bytes per detection of pictures with missing tiles, and one byte per pixel of its mask.
 
     Args:
         metadata: metadata of a split of tiles.
@@ -106,21 +124,15 @@ class BoxCollector:
         self._open: dict[str, _OpenPicture] = {}
         self.left_out, self.highest_left_out = 0, 0.0
 
-    def add(
-        self,
-        record: RecordMetadata,
-        row: Mapping[str, NDArray[Any]],
-        objects: Mapping[int, Sequence[float]] | None = None,
-    ) -> tuple[TiledSource, TileDetections, Mapping[int, Sequence[float]]] | None:
+    def add(self, record: RecordMetadata, row: Mapping[str, NDArray[Any]]) -> WholeDetections | None:
         """Add the detections of a tile.
 
         Args:
             record: metadata of the tile.
             row: predictions of the tile, as `predict_batches` takes them.
-            objects: objects of the tile by their number in the picture.
 
         Returns:
-            After the last tile the picture, its merged detections in pixels of the file, and its objects; else None.
+            After the last tile the detections of the picture; else None.
         """
         picture = self.pictures[record.key]
         if record.key not in self._open:
@@ -129,8 +141,11 @@ class BoxCollector:
         shown = np.array([[0, 0, *record.picture_size]]) / np.tile(self._size, 2)
         transform = record.numbers["transform"]
         state.frames.append(boxes_in_source(shown, transform, self._size, record.source_size)[0])
-        state.parts.append(self._detections(record, row, len(state.frames) - 1))
-        state.objects.update({number: list(values) for number, values in (objects or {}).items()})
+        kept, detections = self._detections(record, row, len(state.frames) - 1)
+        state.parts.append(detections)
+        if "masks" in row:
+            placement, stride = placement_in_source(record, self._size), int(row["mask_stride"])
+            state.masks += [placement.mask(row["masks"][number], stride) for number in kept.tolist()]
         state.missing -= 1
         if state.missing:
             return None
@@ -141,13 +156,16 @@ class BoxCollector:
                 for name in ("boxes", "scores", "classes", "tiles")
             }
         )
-        height, width = picture.size
-        merged = merge_tiles(found, np.array(state.frames), (height, width), self._rule)
-        return picture, merged, state.objects
+        merged, pieces = merge_with_pieces(found, np.array(state.frames), picture.size, self._rule)
+        masks = None
+        if "masks" in row:
+            masks = [union([state.masks[number] for number in rows.tolist()]) for rows in pieces]
+        return WholeDetections(picture=picture, found=merged, masks=masks)
 
     def _detections(
         self, record: RecordMetadata, row: Mapping[str, NDArray[Any]], tile: int
-    ) -> TileDetections:
+    ) -> tuple[RowNumbers, TileDetections]:
+        """Return the numbers of the detections of a tile that are kept, and these in pixels of the source."""
         count = int(row["num_detections"])
         boxes = boxes_in_source(
             row["boxes"][:count], record.numbers["transform"], self._size, record.source_size
@@ -164,7 +182,22 @@ class BoxCollector:
         left_out = found.scores[has_area & ~kept]
         self.left_out += len(left_out)
         self.highest_left_out = max(self.highest_left_out, float(left_out.max(initial=0)))
-        return found.take(kept)
+        return np.flatnonzero(kept), found.take(kept)
+
+
+@dataclass(eq=False)
+class _TrueObjects:
+    """Complete objects and ignored regions of a picture, until its last tile has come.
+
+    Args:
+        rows: class, ymin, xmin, ymax, xmax, area, crowd of each object by its number in the picture.
+        regions: ymin, xmin, ymax, xmax of ignored regions; several tiles show parts of one region.
+        masks: what tiles show of each object, by its number.
+    """
+
+    rows: dict[int, Sequence[float]] = field(default_factory=dict)
+    regions: set[tuple[float, ...]] = field(default_factory=set)
+    masks: defaultdict[int, list[PlacedMask]] = field(default_factory=lambda: defaultdict(list))
 
 
 class WholeDetectionMetrics:
@@ -179,47 +212,71 @@ class WholeDetectionMetrics:
     """
 
     def __init__(self, task: Detection, metadata: SplitMetadata, rule: MergeRule) -> None:
-        self._metadata, self._metrics = metadata, WholeCocoMetrics(task.labels, task.region_rule)
+        self._metadata = metadata
+        # Tiles have a score by their boxes alone.
+        self._tile_metrics_of = partial(CocoMetrics, task.labels, task.region_rule)
+        self._metrics = (WholeMaskMetrics if task.masks else WholeCocoMetrics)(task.labels, task.region_rule)
         self._collector = BoxCollector(metadata, rule, whole_pictures(metadata))
         self._dropped = metadata.dropped_tiles
-        self._tile_metrics_of = task.metrics
         self._tiles = 0
-        # Complete ignored regions of pictures with missing tiles; several tiles show parts of one region.
-        self._regions: defaultdict[str, set[tuple[float, ...]]] = defaultdict(set)
+        self._true: defaultdict[str, _TrueObjects] = defaultdict(_TrueObjects)
 
     def update(self, predictions: Host, truth: Host) -> NDArray[np.float64]:
         """Add the valid rows of a batch and return the score of each tile."""
         scores = self._tile_metrics_of().update(predictions, truth)
+        has_masks = "masks" in predictions and "masks" in truth
         for row in np.flatnonzero(valid_host(truth)).tolist():
             self._tiles += 1
             record_id = int(join_id(truth["id"][row]))
             record = self._metadata.of_id(record_id)
-            self._regions[record.key] |= self._metadata.complete_regions(record_id)
-            of_row = {key: value[row] for key, value in predictions.items()}
-            done = self._collector.add(record, of_row, _objects(self._metadata, record_id))
-            if done is None:
-                continue
-            picture, found, objects = done
-            detections = np.column_stack([found.classes, found.boxes, found.scores])
-            boxes = np.array([objects[number] for number in sorted(objects)], np.float64).reshape(-1, 7)
-            regions = (
-                np.array(sorted(self._regions.pop(record.key)), np.float64).reshape(-1, 4).round(BOX_DECIMALS)
-            )
-            self._metrics.add_picture(picture.id, detections, boxes, regions)
+            self._add_truth(record, truth["masks"][row] if has_masks else None)
+            done = self._collector.add(record, {key: value[row] for key, value in predictions.items()})
+            if done is not None:
+                self._add_picture(done, self._true.pop(record.key), with_masks=has_masks)
         return scores
+
+    def _add_truth(self, record: RecordMetadata, masks: NDArray[np.uint8] | None) -> None:
+        """Add the objects of a tile, with their masks [object, height, width] where there are any."""
+        true = self._true[record.key]
+        true.regions |= self._metadata.complete_regions(record.id)
+        numbers, rows = _objects(self._metadata, record.id)
+        true.rows |= zip(numbers, rows, strict=True)
+        if masks is not None:
+            placement = placement_in_source(record, masks.shape[1:])
+            # The batch has rows of padding after the objects.
+            for number, mask in zip(numbers, masks[: len(numbers)], strict=True):
+                true.masks[number].append(placement.nearest(mask))
+
+    def _add_picture(self, whole: WholeDetections, true: _TrueObjects, *, with_masks: bool) -> None:
+        found, numbers = whole.found, sorted(true.rows)
+        detections = np.column_stack([found.classes, found.boxes, found.scores])
+        boxes = np.array([true.rows[number] for number in numbers], np.float64).reshape(-1, 7)
+        regions = np.array(sorted(true.regions), np.float64).reshape(-1, 4).round(BOX_DECIMALS)
+        if with_masks and isinstance(self._metrics, WholeMaskMetrics):
+            self._metrics.add_masked_picture(
+                whole.picture.id,
+                detections,
+                boxes,
+                regions,
+                masks=whole.masks or [],
+                true=[union(true.masks[number]) for number in numbers],
+                size=whole.picture.size,
+            )
+        else:
+            self._metrics.add_picture(whole.picture.id, detections, boxes, regions)
 
     def result(self) -> dict[str, Any]:
         """Return the numbers of `WholeCocoMetrics`; `examples` counts pictures, `tiles` their tiles."""
         return {**self._metrics.result(), "tiles": self._tiles, "tiles_dropped": self._dropped}
 
 
-def _objects(metadata: SplitMetadata, record_id: int) -> dict[int, Sequence[float]]:
-    """Return the objects of a tile by number: class, ymin, xmin, ymax, xmax, area, crowd of the complete object."""
+def _objects(metadata: SplitMetadata, record_id: int) -> tuple[list[int], list[list[float]]]:
+    """Return number and class, ymin, xmin, ymax, xmax, area, crowd of each object of which a tile shows a part."""
     values = metadata.objects(record_id)
     boxes = values["source_boxes"].astype(np.float64).round(BOX_DECIMALS)
     area = values["source_area"].astype(np.float64).round(AREA_DECIMALS)
     rows = np.column_stack([values["classes"], boxes, area, values["source_is_crowd"]]).tolist()
-    return dict(zip(values["index"].tolist(), rows, strict=True))
+    return values["index"].tolist(), rows
 
 
 class ClassCollector:

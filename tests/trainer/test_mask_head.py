@@ -80,18 +80,28 @@ def small_run(data: Path, out: Path, *more: object, code: int = 0) -> str:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(
-    ("options", "reason"),
-    [
-        ({"masks": False}, "needs the objects' masks, which the data set lacks; convert it with --masks"),
-        ({"fit": "tiles"}, "does not join masks of tiles; convert it without --fit tiles"),
-    ],
-)
-def test_data_that_a_mask_head_cannot_learn_is_refused_with_what_helps(options, reason, tmp_path):
-    data = convert_objects(tmp_path, **options)
+def test_data_that_a_mask_head_cannot_learn_is_refused_with_what_helps(tmp_path):
+    data = convert_objects(tmp_path, masks=False)
     refused = small_run(data, tmp_path / "run", "--steps", 1, code=2)
+    reason = "needs the objects' masks, which the data set lacks; convert it with --masks"
     assert reason in refused and "pass --set model.mask_head=false" in refused
     small_run(data, tmp_path / "run", "--steps", 1, "--set", "model.mask_head=false")
+
+
+@pytest.mark.long
+def test_a_mask_head_learns_from_tiles_and_its_masks_are_joined(tmp_path):
+    data = convert_objects(
+        tmp_path, sizes=[(96, 96)] * 2, fit="tiles", height=64, width=64, tile_overlap=(32, 32), max_boxes=8
+    )
+    run, found = tmp_path / "run", tmp_path / "found"
+    wider = ["--set", "model.width=8", "--set", "model.features=24", "--set", "compute_dtype=float32"]
+    small_run(data, run, "--steps", 120, "--set", "evaluate_split=train", *wider)
+    metrics = logged(run, "evaluations")[-1]["metrics"]
+    assert metrics["mask mAP@0.5"] > 0.5 and metrics["tiles"] == 8
+    finished(halofeed("predict", run, "--split", "train", "--min-score", 0, "--out", found, "--draw"))
+    entries = json.loads((found / "detections.json").read_text())
+    assert {tuple(one["segmentation"]["size"]) for one in entries} == {(96, 96)}
+    assert len(list((found / "drawn").glob("*.jpg"))) == 2
 
 
 @pytest.mark.long

@@ -5,7 +5,13 @@ import pytest
 
 from halofeed.errors import UsageError
 from halofeed.trainer.detection.box_pairs import intersecting_pairs, intersections, iou, over_smaller
-from halofeed.trainer.detection.merge_tiles import METHODS, MergeRule, TileDetections, merge_tiles
+from halofeed.trainer.detection.merge_tiles import (
+    METHODS,
+    MergeRule,
+    TileDetections,
+    merge_tiles,
+    merge_with_pieces,
+)
 
 TILES = np.array([[top, left, top + 64, left + 64] for top in (0, 48, 96) for left in (0, 48, 96)], float)
 SIZE = (160.0, 160.0)
@@ -103,6 +109,26 @@ def test_tiles_without_overlap_join_what_touches_their_border():
     boxes = [[10, 40, 30, 64], [10, 64, 30, 80], [40, 50, 60, 60], [40, 70, 60, 90]]
     found = merge_tiles(detections(boxes, tiles=[0, 1, 0, 1]), tiles, (64, 128), MergeRule())
     assert sorted(found.boxes.tolist()) == [[10, 40, 30, 80], [40, 50, 60, 60], [40, 70, 60, 90]]
+
+
+@pytest.mark.parametrize("overlap", ["iou", "ios"])
+@pytest.mark.parametrize("method", METHODS)
+def test_the_pieces_of_a_detection_are_of_its_class_and_no_piece_is_in_two(method, overlap):
+    generator = np.random.default_rng(4)
+    columns = generator.permutation(300) / 300, generator.integers(1, 3, 300), generator.integers(0, 9, 300)
+    found = detections(random_boxes(generator, 300), *columns)
+    merged, pieces = merge_with_pieces(found, TILES, SIZE, MergeRule(method=method, overlap=overlap))
+    assert len(merged) == len(pieces)
+    rows = np.concatenate(pieces)
+    assert len(np.unique(rows)) == len(rows) <= 300
+    assert (max(map(len, pieces)) > 1) == (method in ("shared", "nmm", "greedy-nmm"))
+    for number, own in enumerate(pieces):
+        assert found.scores[own].max() == merged.scores[number]
+        assert set(found.classes[own]) == {merged.classes[number]}
+        assert iou(found.boxes[own], merged.boxes[number][None]).min() > 0
+        if len(own) == 1:
+            assert np.array_equal(found.boxes[own[0]], merged.boxes[number])
+        assert len(set(found.tiles[own])) == len(own) or method != "shared"
 
 
 @pytest.mark.parametrize("method", METHODS)

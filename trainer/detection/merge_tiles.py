@@ -121,17 +121,39 @@ def merge_tiles(
     >>> merge_tiles(found, tiles, (9, 16), MergeRule()).boxes.tolist()
     [[2.0, 3.0, 5.0, 12.0]]
     """
+    return merge_with_pieces(found, tiles, size, rule)[0]
+
+
+def merge_with_pieces(
+    found: TileDetections, tiles: Boxes, size: tuple[float, float], rule: MergeRule
+) -> tuple[TileDetections, list[RowNumbers]]:
+    """Return the detections of `merge_tiles`, and the rows of `found` that each was made of.
+
+    A detection that another one suppressed is in no list.
+
+    >>> found = TileDetections(
+    ...     boxes=np.array([[2.0, 3, 5, 10], [2, 6, 5, 12]]), scores=np.array([0.9, 0.8]),
+    ...     classes=np.array([1, 1]), tiles=np.array([0, 1]),
+    ... )
+    >>> tiles = np.array([[0.0, 0, 9, 10], [0, 6, 9, 16]])
+    >>> [rows.tolist() for rows in merge_with_pieces(found, tiles, (9, 16), MergeRule())[1]]
+    [[0, 1]]
+    """
     box = found.boxes.T
     order = np.lexsort((found.tiles, found.classes, box[2], box[3], box[0], box[1], -found.scores))
     found = found.take(order)
-    merged = [found.take(np.zeros(0, np.int64))]
+    merged, pieces = [found.take(np.zeros(0, np.int64))], []
     for label in np.unique(found.classes).tolist():
-        of_class = found.take(found.classes == label)
-        merged.append(METHODS[rule.method](of_class, _Frames.of(of_class, tiles, size), rule))
-    joined = TileDetections(
+        of_class = np.flatnonzero(found.classes == label)
+        own = found.take(of_class)
+        joined, rows = METHODS[rule.method](own, _Frames.of(own, tiles, size), rule)
+        merged.append(joined)
+        pieces += [order[of_class[one]] for one in rows]
+    all_classes = TileDetections(
         **{name: np.concatenate([getattr(part, name) for part in merged]) for name in vars(found)}
     )
-    return joined.take(np.argsort(-joined.scores, kind="stable"))
+    by_score = np.argsort(-all_classes.scores, kind="stable")
+    return all_classes.take(by_score), [pieces[number] for number in by_score.tolist()]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -162,14 +184,23 @@ def _sides(boxes: Boxes) -> Boxes:
     return np.tile(boxes[:, 2:] - boxes[:, :2], 2)
 
 
-def _kept_apart(found: TileDetections, frames: _Frames, rule: MergeRule) -> TileDetections:
-    return found
+_Merged = tuple[TileDetections, list[RowNumbers]]
+"""Merged detections, and the rows that each was made of."""
+
+
+def _kept_apart(found: TileDetections, frames: _Frames, rule: MergeRule) -> _Merged:
+    return found, _of_single_rows(np.arange(len(found)))
+
+
+def _of_single_rows(rows: RowNumbers) -> list[RowNumbers]:
+    """Return the rows of detections that were made of one each."""
+    return list(rows.reshape(-1, 1))
 
 
 # The shared part ------------------------------------------------------------------------------------------
 
 
-def _merge_shared(found: TileDetections, frames: _Frames, rule: MergeRule) -> TileDetections:
+def _merge_shared(found: TileDetections, frames: _Frames, rule: MergeRule) -> _Merged:
     """Merge boxes that agree in the shared part of their tiles, the most similar and certain first."""
     kept = _without_doubled_pieces(found, frames, rule)
     found = found.take(kept)
@@ -193,7 +224,9 @@ def _merge_shared(found: TileDetections, frames: _Frames, rule: MergeRule) -> Ti
     groups = _Groups(found.tiles.tolist())
     for pair in zip(one[order].tolist(), two[order].tolist(), strict=True):
         groups.join(*pair)
-    return _merged(found, frames, groups.members())
+    joined, pieces = _merged(found, frames, groups.members())
+    numbers = np.flatnonzero(kept)
+    return joined, [numbers[rows] for rows in pieces]
 
 
 def _without_doubled_pieces(found: TileDetections, frames: _Frames, rule: MergeRule) -> NDArray[np.bool_]:
@@ -245,14 +278,14 @@ class _Groups:
         return (sorted(rows) for rows in self._members if rows)
 
 
-def _merged(found: TileDetections, frames: _Frames, groups: Iterator[list[int]]) -> TileDetections:
+def _merged(found: TileDetections, frames: _Frames, groups: Iterator[list[int]]) -> _Merged:
     """Return one box for each group: each side from the most certain box that is not cut there.
 
     Where all are cut, it is the outermost. The union of complete boxes would be larger than the object.
     """
-    kept, boxes = [], []
+    pieces, boxes = [], []
     for rows in groups:
-        kept.append(rows[0])
+        pieces.append(np.array(rows))
         if len(rows) == 1:
             boxes.append(found.boxes[rows[0]])
             continue
@@ -263,8 +296,8 @@ def _merged(found: TileDetections, frames: _Frames, groups: Iterator[list[int]])
         cut = frames.cut[rows] | (beyond > CUT_SHARE * _sides(frames.tiles[rows]))
         seen = members[np.argmin(cut, axis=0), np.arange(4)]
         boxes.append(np.where(cut.all(0), outermost, seen))
-    first = found.take(np.array(kept, np.int64))
-    return replace(first, boxes=np.array(boxes, np.float64).reshape(-1, 4))
+    first = found.take(np.array([rows[0] for rows in pieces], np.int64))
+    return replace(first, boxes=np.array(boxes, np.float64).reshape(-1, 4)), pieces
 
 
 # Suppression and merging by overlap -----------------------------------------------------------------------
@@ -278,16 +311,16 @@ def _neighbors(found: TileDetections, rule: MergeRule) -> list[NDArray[np.int64]
     return np.split(two, np.searchsorted(one, np.arange(1, len(found))))
 
 
-def _suppress(found: TileDetections, frames: _Frames, rule: MergeRule) -> TileDetections:
+def _suppress(found: TileDetections, frames: _Frames, rule: MergeRule) -> _Merged:
     """Keep each box that overlaps no kept one with a higher score (greedy non-maximum suppression)."""
     is_kept = np.ones(len(found), bool)
     for row, others in enumerate(_neighbors(found, rule)):
         if is_kept[row]:
             is_kept[others] = False
-    return found.take(is_kept)
+    return found.take(is_kept), _of_single_rows(np.flatnonzero(is_kept))
 
 
-def _merge_overlapping(found: TileDetections, frames: _Frames, rule: MergeRule) -> TileDetections:
+def _merge_overlapping(found: TileDetections, frames: _Frames, rule: MergeRule) -> _Merged:
     """Merge boxes that overlap directly or through others into the one with the highest score (SAHI's NMM).
 
     Boxes are claimed in the order of their scores, and a claimed box grows its keeper to their union if it overlaps
@@ -295,15 +328,21 @@ def _merge_overlapping(found: TileDetections, frames: _Frames, rule: MergeRule) 
     themselves.
     """
     claimed = _claims(_neighbors(found, rule), through_others=True)
-    boxes, apart = _grown(found.boxes, claimed, rule)
-    return replace(found, boxes=boxes).take(np.array(sorted([*claimed, *apart]), np.int64))
+    boxes, pieces, apart = _grown(found.boxes, claimed, rule)
+    pieces |= {row: [row] for row in apart}
+    return _of_pieces(replace(found, boxes=boxes), dict(sorted(pieces.items())))
 
 
-def _merge_greedily(found: TileDetections, frames: _Frames, rule: MergeRule) -> TileDetections:
+def _merge_greedily(found: TileDetections, frames: _Frames, rule: MergeRule) -> _Merged:
     """Merge boxes that overlap the one with the highest score directly (SAHI's GREEDYNMM)."""
     claimed = _claims(_neighbors(found, rule), through_others=False)
-    boxes, _ = _grown(found.boxes, claimed, rule)
-    return replace(found, boxes=boxes).take(np.array(list(claimed), np.int64))
+    boxes, pieces, _ = _grown(found.boxes, claimed, rule)
+    return _of_pieces(replace(found, boxes=boxes), pieces)
+
+
+def _of_pieces(grown: TileDetections, pieces: Mapping[int, list[int]]) -> _Merged:
+    """Return the rows that are keys of `pieces`, with these."""
+    return grown.take(np.array(list(pieces), np.int64)), [np.array(rows) for rows in pieces.values()]
 
 
 def _claims(neighbors: Sequence[NDArray[np.int64]], *, through_others: bool) -> dict[int, list[int]]:
@@ -322,20 +361,24 @@ def _claims(neighbors: Sequence[NDArray[np.int64]], *, through_others: bool) -> 
     return claimed
 
 
-def _grown(boxes: Boxes, claimed: Mapping[int, list[int]], rule: MergeRule) -> tuple[Boxes, list[int]]:
-    """Return the boxes with each keeper grown to what it claims, and the claimed boxes that do not overlap it then."""
+def _grown(
+    boxes: Boxes, claimed: Mapping[int, list[int]], rule: MergeRule
+) -> tuple[Boxes, dict[int, list[int]], list[int]]:
+    """Return boxes with each keeper grown to what it claims, the boxes of each, and those that it does not reach."""
     grown, apart = boxes.copy(), []
+    pieces = {row: [row] for row in claimed}
     for row, members in claimed.items():
         for member in members:
             if OVERLAPS[rule.overlap](grown[row], grown[member]) >= rule.limit:
                 grown[row, :2] = np.minimum(grown[row, :2], grown[member, :2])
                 grown[row, 2:] = np.maximum(grown[row, 2:], grown[member, 2:])
+                pieces[row].append(member)
             else:
                 apart.append(member)
-    return grown, apart
+    return grown, pieces, apart
 
 
-METHODS: Final[Mapping[str, Callable[[TileDetections, _Frames, MergeRule], TileDetections]]] = {
+METHODS: Final[Mapping[str, Callable[[TileDetections, _Frames, MergeRule], _Merged]]] = {
     "shared": _merge_shared,
     "nms": _suppress,
     "nmm": _merge_overlapping,
