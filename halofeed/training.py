@@ -408,7 +408,7 @@ def _named_config(parsed: argparse.Namespace) -> tuple[TrainConfig, str]:
 
 def _choose_config(parsed: argparse.Namespace, manifest: Manifest) -> tuple[str, TrainConfig]:
     """Choose the recipe by the data and the devices, and print which and why; return its name and the configuration."""
-    from halofeed.trainer.choose_config import choose_config
+    from halofeed.trainer.choose_config import choose_config, mask_hint
     from halofeed.trainer.distributed import devices_of_run, is_chief
 
     platform, devices = devices_of_run()
@@ -425,6 +425,8 @@ def _choose_config(parsed: argparse.Namespace, manifest: Manifest) -> tuple[str,
             f"halofeed train: recipe {choice.name}, for {choice.reason}; choose another of `halofeed configs` with "
             "--config NAME"
         )
+        if hint := mask_hint(manifest):
+            print_status(f"halofeed train: {hint}")
     return choice.name, _config_of(parsed, choice.name, choice.changes)
 
 

@@ -12,6 +12,8 @@ from halofeed.schemas.kinds import Kind, kind_of
 from halofeed.system.errors import UsageError
 from halofeed.system.wording import did_you_mean
 
+MASKS: Final = "masks"
+"""Name of the field of the objects' masks, which data sets without `--masks` lack."""
 IGNORED_BOXES: Final = "ignored_boxes"
 """Name of the field of ignored regions, which data sets without such regions lack."""
 IGNORED_SOURCE_BOXES: Final = "ignored_source_boxes"
@@ -185,7 +187,7 @@ def _detection(image: ImageFormat, max_boxes: int, masks: bool) -> tuple[Field, 
         return fields
     # A mask has the size of its own picture, so the field has no static shape. The loader returns uint8 [box, height,
     # width] of 0 and 1, padded to the number of `boxes` and to the size of `image`.
-    mask = Field(name="masks", keys=(keys.OBJECT_MASK,), dtype="uint8", encoding="png_list", optional=True)
+    mask = Field(name=MASKS, keys=(keys.OBJECT_MASK,), dtype="uint8", encoding="png_list", optional=True)
     return (*fields, mask)
 
 
@@ -353,7 +355,7 @@ def _expected_fields(
             stated=tuple(kinds.STATED_FIELDS.keys() & named) if kind.name == "picture" else (),
         ),
         max_boxes=boxes.shape[0] if boxes is not None and boxes.shape else 1,
-        masks="masks" in named,
+        masks=MASKS in named,
         keep=(*_KEPT_FIELDS, "corners"),
         several_classes=len(labels) if task == "classification" and "labels" in named else None,
         ignored_boxes=ignored.shape[0] if ignored is not None and ignored.shape else 0,

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from halofeed.schemas.manifest import Manifest
+from halofeed.schemas.tasks import MASKS
 from halofeed.system.wording import plural
 from halofeed.trainer.config import default_config, load_config
 
@@ -81,6 +82,16 @@ def choose_config(manifest: Manifest, *, platform: str, devices: int, records: i
     return ConfigChoice(
         name=name, reason=f"{data} on {machine}, with {batch} images per step", changes=changes
     )
+
+
+def mask_hint(manifest: Manifest) -> str:
+    """Return what to type for a model that learns the stored masks of objects too; "" for data without them.
+
+    Masks cost time and memory, and many data sets are stored with masks and used for their boxes.
+    """
+    if not any(field.name == MASKS for field in manifest.fields):
+        return ""
+    return "the data set has masks of its objects, which --config retinanet_masks_small learns too"
 
 
 def _is_made_for(name: str, small: str, shape: tuple[int, ...]) -> bool:

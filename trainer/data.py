@@ -21,6 +21,7 @@ from halofeed.loader.mesh_batches import mesh_specs, place_batch
 from halofeed.loader.sampler import RepeatFactor
 from halofeed.schemas.manifest import Manifest, read_manifest
 from halofeed.schemas.partition import Partition
+from halofeed.schemas.tasks import MASKS
 from halofeed.system.errors import UsageError
 from halofeed.system.wording import plural
 from halofeed.trainer.config import REPEAT_FACTOR, TrainConfig
@@ -35,9 +36,6 @@ from halofeed.trainer.task import (
     data_facts,
 )
 from halofeed.trainer.training_setup import device_augmentations
-
-MASKS = "masks"
-"""Field of the objects' masks."""
 
 
 def tiles_in_order(metadata: SplitMetadata) -> list[int]:

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from halofeed.trainer.choose_config import IMAGES_PER_DEVICE, ConfigChoice, choose_config
-from halofeed.trainer.config import load_config
+from halofeed.trainer.config import load_config, named_configs
 from tests.support.conversions import draw_folders, run_convert
+from tests.support.object_masks import convert_objects
 from tests.support.training import command, logged
 
 
@@ -156,3 +157,16 @@ def test_a_train_without_config_names_its_choice_and_options_take_precedence(tmp
     assert [line["loss"] for line in logged(tmp_path / "run")] == [
         line["loss"] for line in logged(tmp_path / "named")
     ]
+
+
+@pytest.mark.parametrize("masks", [True, False])
+def test_data_with_masks_name_the_recipe_that_learns_them(masks: bool, tmp_path: Path) -> None:
+    data = convert_objects(tmp_path, [(32, 32)] * 8, masks=masks)
+    small = [
+        word
+        for name, value in (("blocks", [1, 1, 1, 1]), ("width", 4), ("features", 8))
+        for word in ("--set", f"model.{name}={value}")
+    ]
+    printed = command("train", data, "--out", tmp_path / "run", "--steps", 1, *small)
+    assert ("which --config retinanet_masks_small learns too" in printed) is masks
+    assert "retinanet_masks_small" in named_configs()
