@@ -101,6 +101,7 @@ def plan_data(manifest: Manifest, path: str, split: str, planner: Planner) -> Au
     """
     from dataclasses import replace
 
+    from halofeed.trainer.auto.anchors import sampled_box_sides
     from halofeed.trainer.auto.fingerprint import fingerprint_of
     from halofeed.trainer.auto.plan_auto import plan_auto
     from halofeed.trainer.choose_config import choose_config
@@ -112,7 +113,9 @@ def plan_data(manifest: Manifest, path: str, split: str, planner: Planner) -> Au
         devices=planner.machine.devices,
         records=fingerprint.records,
     )
-    plan = plan_auto(fingerprint, choice, planner)
+    has_boxes = fingerprint.task == "detection" and fingerprint.kind == "picture"
+    sides = sampled_box_sides(path, split) if has_boxes else None
+    plan = plan_auto(fingerprint, choice, planner, sides)
     return replace(plan, lines=[*plan.lines, *_advice_lines(manifest, path, split)])
 
 

@@ -172,6 +172,16 @@ class SplitMetadata:
         features = record.features(frozenset(key for field in fields for key in field.keys))
         return {field.name: read_numbers(field, features, record) for field in fields}
 
+    def box_sides(self, number: int) -> NDArray[np.float64]:
+        """Return heights and widths [box, 2] of the objects of a picture but crowds, in pixels of the record."""
+        record = stored_record(self._shards, number)
+        fields = [self.manifest.field(name) for name in ("boxes", "is_crowd")]
+        features = record.features(frozenset(key for field in fields for key in field.keys))
+        boxes, is_crowd = (read_numbers(field, features, record) for field in fields)
+        sides: NDArray[np.float64] = (boxes[:, 2:] - boxes[:, :2]).astype(np.float64)
+        sides *= self.manifest.field("image").shape[:2]
+        return sides[~is_crowd & (sides > 0).all(-1)]
+
     def complete_regions(self, record_id: int) -> set[tuple[float, ...]]:
         """Return the complete ignored regions of which a tile shows parts: ymin, xmin, ymax, xmax in source pixels."""
         field = next((one for one in self.manifest.fields if one.name == IGNORED_SOURCE_BOXES), None)

@@ -35,6 +35,7 @@ class Fingerprint:
         foreground_share: share of the labeled voxels that are not background.
         lost_share: largest share of a class, or of the scans, that no record shows.
         padded_share: share of the stored voxels that is padding.
+        most_boxes: largest number of boxes in a record.
         is_ct: whether the scans are CT in Hounsfield units, without a window.
     """
 
@@ -51,6 +52,7 @@ class Fingerprint:
     foreground_share: float = 0.0
     lost_share: float = 0.0
     padded_share: float = 0.0
+    most_boxes: int = 0
     is_ct: bool = False
 
     @property
@@ -104,6 +106,7 @@ def fingerprint_of(manifest: Manifest, split: str) -> Fingerprint:
         foreground_share=_share(statistics.foreground_voxels, sum((statistics.label_voxels or {}).values())),
         lost_share=_lost_share(statistics),
         padded_share=_share(statistics.padding.padded_pixels if statistics.padding else 0, stored),
+        most_boxes=max(map(int, statistics.boxes_per_image or {}), default=0),
         is_ct=manifest.kind.name == "volume" and holds_hounsfield_units(manifest),
     )
 

@@ -7,8 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from halofeed.system.errors import UsageError
 from halofeed.system.wording import plural
+from halofeed.trainer.auto.anchors import planned_anchors
 from halofeed.trainer.auto.candidates import (
     Machine,
     PlanCandidate,
@@ -29,6 +33,7 @@ from halofeed.trainer.auto.choose import (
 from halofeed.trainer.auto.fingerprint import Fingerprint
 from halofeed.trainer.choose_config import ConfigChoice
 from halofeed.trainer.config import BATCH_MIX, TrainConfig
+from halofeed.trainer.tasks.detection import Detection
 
 MINUTES = {"cpu": 10.0, "gpu": 120.0, "tpu": 120.0}
 """Minutes of training without --minutes, by platform."""
@@ -43,6 +48,7 @@ _RATES = {32: 2e-3, 16: 3e-3, 8: 5e-3}
 """Learning rate of Adam by the width of the finest size: that of `unet3d_small`, and less for wider networks."""
 
 
+_DETECTIONS_PER_BOX = 1.25
 _PRECISION_LINE = "precision: float32, because most processors compute bfloat16 no faster"
 """On a core of an AMD EPYC with AVX-512 BF16, a step of a 3-D U-Net of width 16 takes 0.257 s, and 0.290 s in bfloat16;
 one of `unet2d_small` 0.57 and 0.53 s. Processors without these instructions convert each value."""
@@ -82,16 +88,22 @@ class Planner:
     judge_of: Callable[[Callable[[PlanCandidate], TrainConfig]], Judge[Any]]
 
 
-def plan_auto(fingerprint: Fingerprint, choice: ConfigChoice, planner: Planner) -> AutoPlan:
+def plan_auto(
+    fingerprint: Fingerprint,
+    choice: ConfigChoice,
+    planner: Planner,
+    box_sides: NDArray[np.float64] | None = None,
+) -> AutoPlan:
     """Plan the configuration of a data set.
 
     Segmentation gets a U-Net by nnU-Net's rules; other tasks get the recipe of `choose_config`, with the batch that
-    fits and the steps that the time has room for.
+    fits and the steps that the time has room for. The anchors of a RetinaNet follow from the boxes.
 
     Args:
         fingerprint: data set.
         choice: recipe by task, size and devices.
         planner: machine, budget, and functions that make configs and verdicts.
+        box_sides: heights and widths [box, 2] of boxes in pixels of the records; None or none for other data.
 
     Raises:
         UsageError: no configuration fits the memory.
@@ -101,6 +113,14 @@ def plan_auto(fingerprint: Fingerprint, choice: ConfigChoice, planner: Planner) 
     if planner.machine.platform == "cpu":
         task_changes["compute_dtype"] = "float32"
     base = planner.configure(choice.name, task_changes)
+    box_lines: list[str] = []
+    if base.model == "retinanet" and box_sides is not None and len(box_sides):
+        box_changes, box_lines = _for_boxes(base, fingerprint, box_sides)
+        task_changes = _merged(task_changes, box_changes)
+        base = planner.configure(choice.name, task_changes)
+        # Options of the user come on top.
+        if any(getattr(base, name) != options for name, options in box_changes.items()):
+            box_lines = []
     candidates: list[Any] = (
         list(unet_candidates(fingerprint, planner.machine))
         if is_unet
@@ -136,12 +156,29 @@ def plan_auto(fingerprint: Fingerprint, choice: ConfigChoice, planner: Planner) 
             if is_unet
             else [f"recipe: {choice.name}, {choice.reason}"]
         ),
+        *box_lines,
         *([] if is_unet else [f"batch: {changes['batch_size']} images"]),
         *([_PRECISION_LINE] if changes.get("compute_dtype") == "float32" else []),
         _memory_line(chosen),
         length_line,
     ]
     return AutoPlan(recipe=choice.name, changes=changes, lines=lines, chosen=chosen)
+
+
+def _for_boxes(
+    base: TrainConfig, fingerprint: Fingerprint, box_sides: NDArray[np.float64]
+) -> tuple[dict[str, Any], list[str]]:
+    """Return the changes of a RetinaNet that follow from the boxes, and a line for each choice."""
+    anchors, line = planned_anchors(base, box_sides)
+    changes: dict[str, Any] = {"model_options": {**base.model_options, **anchors}}
+    most = int(base.options_of_task.get("max_detections", Detection.max_detections))
+    if fingerprint.most_boxes <= most:
+        return changes, [line]
+    # A detector finds some objects twice, and all of them must fit.
+    wanted = round(_DETECTIONS_PER_BOX * fingerprint.most_boxes)
+    changes["task_options"] = {**base.task_options, "max_detections": wanted}
+    found = f"detections: {wanted} an image, because one has {fingerprint.most_boxes} boxes; the recipe has {most}"
+    return changes, [line, found]
 
 
 def recipe_candidates(config: TrainConfig, records: int, devices: int) -> list[RecipeCandidate]:

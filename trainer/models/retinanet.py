@@ -234,6 +234,9 @@ class RetinaNet(nnx.Module):
         self.anchor_scale, self.aspect_ratios = anchor_options.anchor_scale, ratios
         self.scales_per_octave, self.last_level = scales, pyramid_options.last_level
         self.first_level, self.from_backbone = pyramid_options.first_level, from_backbone
+        self.first_levels = tuple(
+            level for level in FIRST_LEVELS if LAST_BACKBONE_LEVEL - level < len(self.backbone.channels)
+        )
         self.mask_head = _mask_head(layers, features, 2**self.first_level, mask_options)
 
     def smallest_anchor(self, image_shape: Sequence[int]) -> float:
@@ -249,6 +252,7 @@ class RetinaNet(nnx.Module):
             scale=self.anchor_scale,
             aspect_ratios=self.aspect_ratios,
             scales_per_octave=self.scales_per_octave,
+            first_levels=self.first_levels,
         )
 
     def __call__(self, image: jax.Array, run: Pass = Pass()) -> list[Level] | MaskedLevels:  # noqa: B008
