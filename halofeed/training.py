@@ -130,8 +130,8 @@ def _add_predict(parser: CommandParser) -> None:
     parser.add_argument(
         "--geojson",
         action="store_true",
-        help="also write a GeoJSON file for each picture of tiles: boxes or outlines of classes, on the map if "
-        "the source is georeferenced",
+        help="also write a GeoJSON file for each picture of tiles: boxes, or outlines of masks or classes, on the map "
+        "if the source is georeferenced",
     )
     _add_components(parser)
     parser.add_argument("--source", metavar="PATH", help="new pictures, scans or clips instead of a data set")

@@ -59,9 +59,10 @@ class StoredMask:
         return self._record.place
 
     def copy(self, view: View, out: NDArray[Any]) -> None:
-        view.copy(self._decode(), out)
+        view.copy(self.decode(), out)
 
-    def _decode(self) -> NDArray[Any]:
+    def decode(self) -> NDArray[Any]:
+        """Return the mask, uint8 of the shape; raise CorruptFileError if it is none."""
         try:
             pixels = decode_png(self._file, (self.shape[0], self.shape[1]))
         except ValueError as error:

@@ -34,6 +34,7 @@ COMPUTE_DTYPES = ("bfloat16", "float32")
 OPTIMIZER_NAMES = ("sgd", "adam", "adamw", "lamb", "lars")
 SCHEDULE_NAMES = ("cosine", "polynomial", "manual_step", "exponential", "constant")
 FALLING_TO_ZERO = ("cosine", "polynomial")
+"""Schedules that reach 0 at the end of the run, and so depend on its length."""
 SETTINGS_OF_SCHEDULES: Mapping[str, tuple[str, ...]] = {
     "hold_steps": ("cosine",),
     "schedule_steps": FALLING_TO_ZERO,
@@ -42,7 +43,6 @@ SETTINGS_OF_SCHEDULES: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(("decay_steps", "decay_rate"), ("exponential",)),
 }
 """Settings that only some schedules use, with the names of those."""
-"""Schedules that reach 0 at the end of the run, and so depend on its length."""
 RANDOM_CROP = "RandomCrop"
 BATCH_MIX = "BatchMix"
 NORMALIZATIONS = ("dataset", "foreground", "caffe", "tf")
@@ -515,7 +515,8 @@ def configure(
     """Return a config, or that of a name, with changes as of `TrainConfig.changed`, and print what follows from them.
 
     Where a change makes the run shorter than the warm-up of a cosine or polynomial, the warm-up becomes a fifth of the
-    run. Where a change names another schedule, what the recipe sets for its own schedule alone is left out.
+    run. Where a change names another schedule, what the recipe sets for its own schedule alone is left out, and the
+    highest of its rates is the learning rate if it has no other.
 
     >>> configure("retinanet_resnet50_fpn_640", ["steps=10"]).warmup_steps
     2
@@ -525,12 +526,12 @@ def configure(
     if changed.warmup_steps != config.changed(settings, **changes).warmup_steps:
         line = f"a fifth of this run's {changed.schedule_updates} updates, in place of {config.warmup_steps}"
         lines = [*lines, f"warmup_steps = {changed.warmup_steps}, {line}"]
-    if left := [
-        name for name in SETTINGS_OF_SCHEDULES if getattr(config, name) and not getattr(changed, name)
-    ]:
+    left = [name for name in SETTINGS_OF_SCHEDULES if getattr(config, name) and not getattr(changed, name)]
+    if left and changed.schedule != config.schedule:
+        rate = f"; learning_rate = {changed.learning_rate:g}"
         lines = [
             *lines,
-            f"{' and '.join(left)} of the schedule {config.schedule}: left out for {changed.schedule}",
+            f"{' and '.join(left)} of the schedule {config.schedule}: left out for {changed.schedule}{rate}",
         ]
     for line in lines:
         print_status(line)
@@ -549,15 +550,17 @@ def reconfigured(
     ('cosine', ())
     """
     changed, warmup = config.changed(settings, **changes), config.warmup_steps
-    # What the user sets for a schedule stays, so that `build_schedule` refuses it where it has no effect.
-    changed = changed.changed(
-        **{
+    if changed.schedule != config.schedule:
+        # What the user sets for a schedule stays, so that `build_schedule` refuses it where it has no effect.
+        left: dict[str, Any] = {
             name: _DEFAULTS[name]
             for name, schedules in SETTINGS_OF_SCHEDULES.items()
-            if changed.schedule not in (config.schedule, *schedules)
-            and getattr(changed, name) == getattr(config, name)
+            if changed.schedule not in schedules and getattr(changed, name) == getattr(config, name)
         }
-    )
+        # A recipe of manual_step may state its rates alone.
+        if config.rates and changed.learning_rate == config.learning_rate == _DEFAULTS["learning_rate"]:
+            left["learning_rate"] = max(config.rates)
+        changed = changed.changed(**left)
     before, updates = (one.schedule_updates for one in (config, changed))
     # A recipe whose own steps are fewer than its warm-up is a mistake, and is refused elsewhere.
     depends = changed.schedule in FALLING_TO_ZERO and changed.warmup_steps == warmup

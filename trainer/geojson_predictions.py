@@ -1,4 +1,4 @@
-"""Predictions of one picture as GeoJSON: boxes, oriented boxes and outlines of classes, on the map or in pixels.
+"""Predictions of one picture as GeoJSON: boxes, oriented boxes, outlines of masks and classes, on the map or in pixels.
 
 A georeferenced picture gives longitudes and latitudes, which is all that RFC 7946 allows (section 4), or coordinates in
 the picture's own system, named by the older member `crs` (GeoJSON 2008, section 3), which GDAL and QGIS read.

@@ -7,7 +7,7 @@ OUT/KEY.nii.gz, .png    segmentation: class indices on the grid of the source sc
                         CASE_0000, CASE.nii.gz, as nnU-Net names labels
 OUT/KEY.tif             the same for a picture of tiles with more than 89 million pixels
 OUT/KEY/0/0000.png      segmentation of clips: a picture per clip and frame of a source
-OUT/KEY.geojson         on request, boxes or outlines of classes of each picture of tiles, on the map
+OUT/KEY.geojson         on request, boxes, or outlines of masks or classes, of each picture of tiles, on the map
 OUT/classes.csv         classification: the most probable class, and the probability of each; where an image may have
                         several classes, a JSON list of those with at least the task's `threshold`, by default 0.5
 OUT/predictions.html    on request, a page of pictures, which are in OUT/drawn too (halofeed.inspection)
@@ -92,7 +92,7 @@ class PredictionOptions:
     Args:
         rule: rule by which boxes of different tiles of a picture are merged.
         min_score: smallest score of a box that is written; 0 writes all boxes, as a COCO evaluation needs them.
-        geojson: also write `KEY.geojson` for each picture: boxes, or outlines of classes.
+        geojson: also write `KEY.geojson` for each picture: boxes, or outlines of masks or classes.
         masks: rule by which blended windows become masks.
         with_rules: write only the largest component of the classes for which the run has proved it.
         class_threshold: smallest mean probability of a class over a picture's tiles that counts as predicted, where a

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.loader.decode import read_numbers, read_text
+from halofeed.loader.decode import read_bytes, read_numbers, read_text
+from halofeed.loader.reading import StoredMask
 from halofeed.loader.record import stored_record
 from halofeed.loader.shards import Shards
 from halofeed.loader.store.open_store import open_store
@@ -18,7 +19,7 @@ from halofeed.prep.formats.region.region_reader import Georeference
 from halofeed.prep.geometry.scan import Grid
 from halofeed.prep.geometry.volume_plan import triple
 from halofeed.schemas.manifest import Manifest
-from halofeed.schemas.tasks import IGNORED_SOURCE_BOXES
+from halofeed.schemas.tasks import IGNORED_SOURCE_BOXES, MASKS
 from halofeed.system.errors import UsageError
 from halofeed.trainer.picture_bands import PlacedTile
 from halofeed.trainer.windows import WindowTile
@@ -171,6 +172,14 @@ class SplitMetadata:
         fields = [self.manifest.field(name) for name in _OBJECTS]
         features = record.features(frozenset(key for field in fields for key in field.keys))
         return {field.name: read_numbers(field, features, record) for field in fields}
+
+    def object_masks(self, record_id: int) -> Iterator[NDArray[np.uint8]]:
+        """Yield the mask [height, width] of each object of a record with masks, in the order of `objects`."""
+        record = stored_record(self._shards, self._number(record_id))
+        (key,) = self.manifest.field(MASKS).keys
+        shape = self.manifest.field("image").shape[:2]
+        for number, file in enumerate(read_bytes(key, record.features(frozenset([key])), record)):
+            yield StoredMask(record, number, file, shape).decode()
 
     def box_sides(self, number: int) -> NDArray[np.float64]:
         """Return heights and widths [box, 2] of the objects of a picture but crowds, in pixels of the record."""

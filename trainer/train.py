@@ -463,7 +463,7 @@ class _Evaluation:
         is_tiled = recipe.get("fit") == "tiles"
         if is_tiled and split and data.evaluation is not None:
             self._metadata = SplitMetadata(data.description["data"], split)
-        # Boxes and classes of a picture's tiles take little memory, so they are joined here too.
+        # Boxes, classes and masks of objects of a picture's tiles take little memory, so they are joined here too.
         is_joined = (
             self._metadata is not None and whole_picture_metrics(setup.task, self._metadata) is not None
         )

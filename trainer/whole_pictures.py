@@ -229,23 +229,21 @@ class WholeDetectionMetrics:
             self._tiles += 1
             record_id = int(join_id(truth["id"][row]))
             record = self._metadata.of_id(record_id)
-            self._add_truth(record, truth["masks"][row] if has_masks else None)
+            self._add_truth(record, with_masks=has_masks)
             done = self._collector.add(record, {key: value[row] for key, value in predictions.items()})
             if done is not None:
                 self._add_picture(done, self._true.pop(record.key), with_masks=has_masks)
         return scores
 
-    def _add_truth(self, record: RecordMetadata, masks: NDArray[np.uint8] | None) -> None:
-        """Add the objects of a tile, with their masks [object, height, width] where there are any."""
+    def _add_truth(self, record: RecordMetadata, *, with_masks: bool) -> None:
+        """Add all objects of a tile, of which a batch has as many as there is room for."""
         true = self._true[record.key]
         true.regions |= self._metadata.complete_regions(record.id)
         numbers, rows = _objects(self._metadata, record.id)
         true.rows |= zip(numbers, rows, strict=True)
-        if masks is not None:
-            placement = placement_in_source(record, masks.shape[1:])
-            # The batch has rows of padding after the objects.
-            for number, mask in zip(numbers, masks[: len(numbers)], strict=True):
-                true.masks[number].append(placement.nearest(mask))
+        if with_masks:
+            for number, mask in zip(numbers, self._metadata.object_masks(record.id), strict=True):
+                true.masks[number].append(placement_in_source(record, mask.shape).nearest(mask))
 
     def _add_picture(self, whole: WholeDetections, true: _TrueObjects, *, with_masks: bool) -> None:
         found, numbers = whole.found, sorted(true.rows)

@@ -18,13 +18,14 @@ from halofeed.system.errors import UsageError
 
 PERCENTILES = (0.5, 99.5)
 _LEAST_OF_CT = -50
-"""Value below which a scan without a modality holds Hounsfield units: fat and air; no other modality has it."""
+"""Value of fat and air, in Hounsfield units; scans of other modalities seldom have values below 0."""
 
 
 def holds_hounsfield_units(manifest: Manifest) -> bool:
-    """Return whether all scans are CT in Hounsfield units, without a window or a normalization of the conversion.
+    """Return whether the records have Hounsfield units, without a window or a normalization of the conversion.
 
-    The modality that DICOM states counts. NIfTI and similar files state none, so that their values show it.
+    No scan may state another modality than CT, and some values must be those of fat or air. NIfTI and similar files
+    state no modality, so that the values alone show it; phase images of MR with values below 0 are taken for CT.
     """
     if any(manifest.recipe.get(name) for name in ("window", "window_hu", "window_percentiles", "normalize")):
         return False

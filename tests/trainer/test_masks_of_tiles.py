@@ -121,6 +121,24 @@ def test_mask_metrics_of_whole_pictures_are_those_of_pycocotools_on_the_source(
     assert result["examples"] == 3 and result["tiles"] > 20
 
 
+def test_objects_for_which_a_batch_has_no_room_keep_their_true_masks(tmp_path, capsys):
+    whole, few = (
+        convert_objects(
+            tmp_path / str(count), SIZES, fit="tiles", tile_overlap=(8, 8), min_visible=0.0, max_boxes=count
+        )
+        for count in (8, 1)
+    )
+    assert max(map(int, read_manifest(few).splits["train"].statistics.boxes_per_image)) > 1
+    truth = dict(zip("ab", (list(predictions_of(one)) for one in (whole, few)), strict=True))
+    metrics = whole_picture_metrics(
+        Detection(labels=("disc", "ring"), masks=True), SplitMetadata(few, "train")
+    )
+    # Predictions of everything, beside batches that hold the first object of each tile.
+    for (predictions, _), (_, batch) in zip(truth["a"], truth["b"], strict=True):
+        metrics.update(predictions, batch)
+    assert metrics.result()["mask mAP"] == 1
+
+
 def test_without_true_masks_boxes_of_whole_pictures_are_measured_alone(tiled):
     data = tiled[1]
     metrics = whole_picture_metrics(

@@ -280,12 +280,21 @@ MANUAL = {"schedule": "manual_step", "boundaries": (5,), "rates": (0.1, 0.2)}
 def test_another_schedule_leaves_out_what_a_recipe_sets_for_its_own(capsys):
     recipe, cosine = "classifier_resnet20_cifar", "schedule=cosine"
     changed = configure(recipe, [cosine])
-    assert "boundaries and rates of the schedule manual_step: left out for cosine" in capsys.readouterr().err
+    said = "boundaries and rates of the schedule manual_step: left out for cosine; learning_rate = 0.1"
+    assert said in capsys.readouterr().err
     assert changed == load_config(recipe).changed([cosine], boundaries=(), rates=())
     build_schedule(changed)
     # What the user sets without effect is refused as before.
     with pytest.raises(UsageError, match="rates: belongs to the schedule manual_step"):
         build_schedule(configure(recipe, [cosine, "rates=[0.1, 0.2]"]))
+    # A recipe that states rates alone gives the highest of them.
+    published = load_config("retinanet_resnet50_fpn_1280")
+    assert configure(published, [cosine]).learning_rate == max(published.rates) == 0.08
+    assert configure(published, [cosine, "learning_rate=0.02"]).learning_rate == 0.02
+    # Without another schedule nothing is left out.
+    capsys.readouterr()
+    configure(TrainConfig(hold_steps=10), ["hold_steps=0"])
+    assert "left out" not in capsys.readouterr().err
     # A setting that both schedules use stays.
     polynomial = TrainConfig(schedule="polynomial", schedule_steps=150, schedule_power=2.0)
     assert configure(polynomial, [cosine]) == polynomial.changed([cosine], schedule_power=0.0)

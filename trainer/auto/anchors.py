@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import fields
 from typing import Any, TypeVar
 
@@ -17,21 +17,24 @@ from halofeed.trainer.record_metadata import SplitMetadata
 
 MOST_BOXES = 2000
 """Boxes that are measured: shares of so many are off by 1 %."""
+_MOST_RECORDS = 2000
+"""Records that are read for them, each by itself: from an object store this takes a minute."""
 
 
 def sampled_box_sides(path: str, split: str) -> NDArray[np.float64]:
     """Return heights and widths [box, 2] of objects in pixels of the records; no pictures are decoded.
 
-    Records from the whole split are read until there are `MOST_BOXES`.
+    Records from the whole split are read until there are `MOST_BOXES`, at most 2,000.
 
     Args:
         path: version folder of the data set.
         split: split, or several that a plus joins.
     """
-    found: list[NDArray[np.float64]] = [np.zeros((0, 2))]
+    found, count = [np.zeros((0, 2))], 0
     for sides in _sides_of_records(path, split):
         found.append(sides)
-        if sum(map(len, found)) >= MOST_BOXES:
+        count += len(sides)
+        if count >= MOST_BOXES:
             break
     return np.concatenate(found)[:MOST_BOXES]
 
@@ -43,17 +46,20 @@ def _sides_of_records(path: str, split: str) -> Iterator[NDArray[np.float64]]:
         for metadata in (SplitMetadata(path, name) for name in split.split("+"))
         for number in range(len(metadata))
     ]
-    for place in np.random.default_rng(0).permutation(len(records)).tolist():
+    for place in np.random.default_rng(0).permutation(len(records))[:_MOST_RECORDS].tolist():
         metadata, number = records[place]
         yield metadata.box_sides(number)
 
 
-def planned_anchors(config: TrainConfig, sides: NDArray[np.float64]) -> tuple[dict[str, Any], str]:
+def planned_anchors(
+    config: TrainConfig, sides: NDArray[np.float64], fixed: Collection[str] = ()
+) -> tuple[dict[str, Any], str]:
     """Return the options of a RetinaNet whose anchors match most boxes at their cost, and a line that explains them.
 
     Args:
         config: configuration of a RetinaNet.
         sides: heights and widths [box, 2] in pixels of the records; one at least.
+        fixed: options of the model that keep the configuration's value.
 
     Returns:
         Options of the model that differ from the configuration's.
@@ -78,7 +84,8 @@ def planned_anchors(config: TrainConfig, sides: NDArray[np.float64]) -> tuple[di
     )
     threshold = float(config.options_of_task.get("matched_threshold", Matcher.matched_threshold))
     # Other backbones have no map of the finer level.
-    best = best_anchors(sides, present, threshold, FIRST_LEVELS if backbone.backbone == "resnet50" else ())
+    levels = FIRST_LEVELS if backbone.backbone == "resnet50" else ()
+    best = best_anchors(sides, present, threshold, levels, fixed)
     shares = [f"{one.matched_share(sides, threshold):.0%}" for one in (best, present)]
     low, high = (f"{math.sqrt(size):.0f}" for size in np.percentile(sides.prod(-1), [1, 99]))
     ratios = ", ".join(f"{one:g}" for one in best.aspect_ratios)

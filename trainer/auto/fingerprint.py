@@ -35,7 +35,7 @@ class Fingerprint:
         foreground_share: share of the labeled voxels that are not background.
         lost_share: largest share of a class, or of the scans, that no record shows.
         padded_share: share of the stored voxels that is padding.
-        most_boxes: largest number of boxes in a record.
+        most_boxes: largest number of boxes in a record, as the loader gives them.
         is_ct: whether the scans are CT in Hounsfield units, without a window.
     """
 
@@ -106,7 +106,7 @@ def fingerprint_of(manifest: Manifest, split: str) -> Fingerprint:
         foreground_share=_share(statistics.foreground_voxels, sum((statistics.label_voxels or {}).values())),
         lost_share=_lost_share(statistics),
         padded_share=_share(statistics.padding.padded_pixels if statistics.padding else 0, stored),
-        most_boxes=max(map(int, statistics.boxes_per_image or {}), default=0),
+        most_boxes=_most_boxes(manifest, statistics),
         is_ct=manifest.kind.name == "volume" and holds_hounsfield_units(manifest),
     )
 
@@ -183,6 +183,12 @@ def _structures(manifest: Manifest, statistics: Statistics) -> dict[str, float]:
         for label, count in voxels.items()
         if label != "0" and count
     }
+
+
+def _most_boxes(manifest: Manifest, statistics: Statistics) -> int:
+    most = max(map(int, statistics.boxes_per_image or {}), default=0)
+    # The loader returns as many as there is room for.
+    return min(most, manifest.field("boxes").shape[0]) if most else 0
 
 
 def _share(part: int | None, whole: int) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -48,7 +49,7 @@ _RATES = {32: 2e-3, 16: 3e-3, 8: 5e-3}
 """Learning rate of Adam by the width of the finest size: that of `unet3d_small`, and less for wider networks."""
 
 
-_DETECTIONS_PER_BOX = 1.25
+_DETECTIONS_PER_BOX, _CANDIDATES_PER_BOX = 1.25, 4
 _PRECISION_LINE = "precision: float32, because most processors compute bfloat16 no faster"
 """On a core of an AMD EPYC with AVX-512 BF16, a step of a 3-D U-Net of width 16 takes 0.257 s, and 0.290 s in bfloat16;
 one of `unet2d_small` 0.57 and 0.53 s. Processors without these instructions convert each value."""
@@ -115,12 +116,11 @@ def plan_auto(
     base = planner.configure(choice.name, task_changes)
     box_lines: list[str] = []
     if base.model == "retinanet" and box_sides is not None and len(box_sides):
-        box_changes, box_lines = _for_boxes(base, fingerprint, box_sides)
+        box_changes, box_lines = _for_boxes(
+            base, fingerprint, box_sides, partial(planner.configure, choice.name)
+        )
         task_changes = _merged(task_changes, box_changes)
         base = planner.configure(choice.name, task_changes)
-        # Options of the user come on top.
-        if any(getattr(base, name) != options for name, options in box_changes.items()):
-            box_lines = []
     candidates: list[Any] = (
         list(unet_candidates(fingerprint, planner.machine))
         if is_unet
@@ -166,17 +166,38 @@ def plan_auto(
 
 
 def _for_boxes(
-    base: TrainConfig, fingerprint: Fingerprint, box_sides: NDArray[np.float64]
+    base: TrainConfig,
+    fingerprint: Fingerprint,
+    box_sides: NDArray[np.float64],
+    configure: Callable[[Mapping[str, Any]], TrainConfig],
 ) -> tuple[dict[str, Any], list[str]]:
-    """Return the changes of a RetinaNet that follow from the boxes, and a line for each choice."""
-    anchors, line = planned_anchors(base, box_sides)
+    """Return the changes of a RetinaNet that follow from the boxes, and a line for each choice.
+
+    Args:
+        base: configuration of the recipe.
+        fingerprint: data set.
+        box_sides: heights and widths [box, 2] in pixels of the records.
+        configure: function from changes of the recipe to the configuration with the user's options on top.
+    """
+    # What the user has set stays, whatever the recipe is changed to.
+    others = {"first_level": 0, "anchor_scale": 0.0, "aspect_ratios": []}
+    tried = configure({"model_options": {**base.model_options, **others}}).model_options
+    fixed = [name for name, value in others.items() if tried[name] != value]
+    anchors, line = planned_anchors(base, box_sides, fixed)
     changes: dict[str, Any] = {"model_options": {**base.model_options, **anchors}}
     most = int(base.options_of_task.get("max_detections", Detection.max_detections))
     if fingerprint.most_boxes <= most:
         return changes, [line]
-    # A detector finds some objects twice, and all of them must fit.
+    # A detector finds some objects twice, and several anchors of each come before the suppression.
     wanted = round(_DETECTIONS_PER_BOX * fingerprint.most_boxes)
-    changes["task_options"] = {**base.task_options, "max_detections": wanted}
+    candidates = max(_CANDIDATES_PER_BOX * fingerprint.most_boxes, Detection.max_candidates_per_level)
+    changes["task_options"] = {
+        **base.task_options,
+        "max_detections": wanted,
+        "max_candidates_per_level": candidates,
+    }
+    if configure(changes).task_options["max_detections"] != wanted:
+        return {"model_options": changes["model_options"]}, [line]
     found = f"detections: {wanted} an image, because one has {fingerprint.most_boxes} boxes; the recipe has {most}"
     return changes, [line, found]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -130,7 +130,11 @@ class Anchors:
 
 
 def best_anchors(
-    boxes: NDArray[Any], present: Anchors, threshold: float, first_levels: Sequence[int] = ()
+    boxes: NDArray[Any],
+    present: Anchors,
+    threshold: float,
+    first_levels: Sequence[int] = (),
+    fixed: Collection[str] = (),
 ) -> Anchors:
     """Return the anchors that match most boxes at their cost, and of equal ones the nearest to the present scale.
 
@@ -139,6 +143,7 @@ def best_anchors(
         present: anchors to improve.
         threshold: overlap of a box with its anchor.
         first_levels: first levels of the pyramid to try, besides the present one.
+        fixed: names of `Anchors.options` that keep their value.
 
     >>> cells = np.full((9, 2), 8.0)
     >>> present = Anchors(levels=(3, 5), scale=2.5, aspect_ratios=(1.0,), scales_per_octave=2)
@@ -152,7 +157,7 @@ def best_anchors(
         for scale in _SCALES
     ]
     return max(
-        candidates,
+        (one for one in candidates if not set(one.options(present)) & set(fixed)),
         key=lambda one: (
             round(one.matched_share(boxes, threshold) - _COST_OF_TWICE * np.log2(one.per_pixel), 6),
             -abs(np.log(one.scale / present.scale)),

@@ -295,7 +295,9 @@ def _merged(found: TileDetections, frames: _Frames, groups: Iterator[list[int]])
         beyond = (outermost - frames.tiles[rows]) * [-1, -1, 1, 1]
         cut = frames.cut[rows] | (beyond > CUT_SHARE * _sides(frames.tiles[rows]))
         seen = members[np.argmin(cut, axis=0), np.arange(4)]
-        boxes.append(np.where(cut.all(0), outermost, seen))
+        box = np.where(cut.all(0), outermost, seen)
+        # Sides of pieces that only overlap through others may pass each other.
+        boxes.append(box if (box[:2] < box[2:]).all() else outermost)
     first = found.take(np.array([rows[0] for rows in pieces], np.int64))
     return replace(first, boxes=np.array(boxes, np.float64).reshape(-1, 4)), pieces
 

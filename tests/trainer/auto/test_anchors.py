@@ -5,10 +5,11 @@ import pytest
 
 from halofeed.auto_config import configuring
 from halofeed.loader import Loader
+from halofeed.schemas.manifest import read_manifest
 from halofeed.trainer.auto.anchors import planned_anchors, sampled_box_sides
 from halofeed.trainer.auto.candidates import Machine
 from halofeed.trainer.auto.choose import Verdict
-from halofeed.trainer.auto.fingerprint import Fingerprint
+from halofeed.trainer.auto.fingerprint import Fingerprint, fingerprint_of
 from halofeed.trainer.auto.plan_auto import Planner, plan_auto
 from halofeed.trainer.choose_config import ConfigChoice
 from halofeed.trainer.config import load_config
@@ -104,8 +105,8 @@ def test_boxes_are_sampled_as_they_are_stored_without_crowds(tmp_path):
     assert np.allclose(sorted(found.tolist()), sorted(expected))
 
 
-@pytest.mark.parametrize("settings", [(), ("model.anchor_scale=4",)])
-def test_a_planned_detector_has_them_and_options_of_the_user_stay(settings):
+def planned(*settings, most_boxes=320, side=8.0):
+    """The configuration and the lines of a plan for boxes of one side, with options of the user."""
     fingerprint = Fingerprint(
         task="detection",
         kind="picture",
@@ -116,26 +117,43 @@ def test_a_planned_detector_has_them_and_options_of_the_user_stay(settings):
         median_shape=(256, 256),
         largest_shape=(256, 256),
         structures={},
-        most_boxes=320,
+        most_boxes=most_boxes,
     )
-
-    def judge_of(configure):
-        return lambda candidate: Verdict(fits=True, total_bytes=1, step_seconds=0.1, is_measured=True)
-
+    verdict = Verdict(fits=True, total_bytes=1, step_seconds=0.1, is_measured=True)
     planner = Planner(
         machine=Machine(platform="cpu", devices=1, limit_bytes=1 << 40),
         seconds=600.0,
         configure=configuring(settings, {}),
-        judge_of=judge_of,
+        judge_of=lambda configure: lambda candidate: verdict,
     )
     choice = ConfigChoice(name="retinanet_small", reason="a test")
-    plan = plan_auto(fingerprint, choice, planner, np.full((50, 2), 8.0))
-    config = planner.configure(plan.recipe, plan.changes)
-    recipe = load_config("retinanet_small")
+    plan = plan_auto(fingerprint, choice, planner, np.full((50, 2), side))
     lines = [line for line in plan.lines if line.startswith(("anchors: ", "detections: "))]
-    assert config.task_options == {**recipe.task_options, "max_detections": 400}
-    if settings:
-        assert config.model_options["anchor_scale"] == 4 and not lines
-    else:
-        assert config.model_options == {**recipe.model_options, "first_level": 2}
-        assert len(lines) == 2 and "because one has 320 boxes; the recipe has 100" in lines[1]
+    return planner.configure(plan.recipe, plan.changes), lines
+
+
+def test_a_planned_detector_has_anchors_and_detections_for_its_boxes():
+    config, lines = planned()
+    recipe = load_config("retinanet_small")
+    assert config.model_options == {**recipe.model_options, "first_level": 2}
+    detections = {"max_detections": 400, "max_candidates_per_level": 1280}
+    assert config.task_options == {**recipe.task_options, **detections}
+    assert len(lines) == 2 and "because one has 320 boxes; the recipe has 100" in lines[1]
+    config, lines = planned(most_boxes=100)
+    assert config.task_options == recipe.task_options and len(lines) == 1
+
+
+def test_options_of_the_user_stay_and_the_others_are_planned_for_them():
+    config, lines = planned("model.anchor_scale=4", side=12.0)
+    assert config.model_options["anchor_scale"] == 4 and "4 strides" in lines[0] and len(lines) == 2
+    config, lines = planned("model.first_level=3", side=200.0)
+    assert config.model_options["first_level"] == 3 and config.model_options["anchor_scale"] == 4
+    config, lines = planned("task.max_detections=50")
+    assert config.task_options["max_detections"] == 50
+    assert [line.partition(":")[0] for line in lines] == ["anchors"]
+    assert config.model_options["first_level"] == 2 and "levels 2 to 5" in lines[0]
+
+
+def test_boxes_of_a_record_are_counted_as_the_loader_gives_them(tmp_path):
+    data = convert_objects(tmp_path, max_boxes=3)
+    assert fingerprint_of(read_manifest(data), "train").most_boxes == 3
