@@ -131,20 +131,13 @@ def test_the_pieces_of_a_detection_are_of_its_class_and_no_piece_is_in_two(metho
         assert len(set(found.tiles[own])) == len(own) or method != "shared"
 
 
-def test_merged_boxes_have_an_area_however_their_pieces_overlap():
-    generator = np.random.default_rng(0)
-    for _ in range(400):
-        tiles = generator.integers(0, 9, 60)
-        frame = TILES[tiles]
-        sides = generator.choice([3, 10, 40, 64], (60, 2)) * generator.uniform(0.3, 1, (60, 2))
-        low = frame[:, :2] + generator.uniform(0, 60, (60, 2))
-        boxes = np.concatenate([low, np.minimum(low + sides, frame[:, 2:])], 1)
-        # Many pieces end at a border of their tile.
-        boxes = np.where(generator.random((60, 4)) < 0.3, frame, boxes)
-        has_area = (boxes[:, :2] < boxes[:, 2:]).all(1)
-        found = detections(boxes[has_area], generator.random(int(has_area.sum())), tiles=tiles[has_area])
-        merged = merge_tiles(found, TILES, SIZE, MergeRule())
-        assert (merged.boxes[:, :2] < merged.boxes[:, 2:]).all()
+def test_pieces_whose_sides_pass_each_other_are_joined_to_their_union():
+    # The first and the last piece overlap through the others only, and each has a side that is not cut.
+    boxes = [[55.5, 80, 64, 112], [48, 103, 112, 112], [34, 96, 64, 156], [48, 96, 53.5, 160]]
+    tiles = [(0, 48), (48, 48), (0, 96), (48, 96)]
+    numbers = [TILES[:, :2].tolist().index([*map(float, one)]) for one in tiles]
+    found = detections(boxes, [0.98, 0.89, 0.72, 0.17], tiles=numbers)
+    assert merge_tiles(found, TILES, SIZE, MergeRule()).boxes.tolist() == [[34, 80, 112, 160]]
 
 
 @pytest.mark.parametrize("method", METHODS)
