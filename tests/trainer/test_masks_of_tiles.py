@@ -15,7 +15,8 @@ from pycocotools.cocoeval import COCOeval
 from halofeed.loader import Loader
 from halofeed.schemas.manifest import read_manifest
 from halofeed.trainer.detection import sparse_coco
-from halofeed.trainer.mask_metrics import MASK_METRICS
+from halofeed.trainer.mask_metrics import MASK_METRICS, WholeMaskMetrics
+from halofeed.trainer.object_masks import PlacedMask
 from halofeed.trainer.predict import PredictionOptions, predict_batches
 from halofeed.trainer.record_metadata import SplitMetadata
 from halofeed.trainer.tasks.detection import Detection
@@ -119,6 +120,30 @@ def test_mask_metrics_of_whole_pictures_are_those_of_pycocotools_on_the_source(
     assert found == pytest.approx(list(expected.stats))
     assert result["mask mAP"] == 1 if not noise else 0.1 < result["mask mAP"] < 0.9
     assert result["examples"] == 3 and result["tiles"] > 20
+
+
+@pytest.mark.parametrize("rule", ["coco", "visdrone"])
+def test_detections_in_ignored_regions_of_whole_pictures_do_not_count(rule, capsys):
+    def square(top: int, left: int) -> PlacedMask:
+        return top, left, np.ones((10, 10), np.bool_)
+
+    def measured(regions: list[list[float]]) -> dict[str, Any]:
+        metrics = WholeMaskMetrics(("disc",), rule)
+        metrics.add_masked_picture(
+            7,
+            # The false detection has the higher score, and comes first among the masks.
+            np.array([[1, 30, 30, 40, 40, 0.9], [1, 5, 5, 15, 15, 0.8]]),
+            np.array([[1, 5.0, 5, 15, 15, 100, 0]]),
+            np.array(regions, float).reshape(-1, 4),
+            masks=[square(30, 30), square(5, 5)],
+            true=[square(5, 5)],
+            size=(50, 60),
+        )
+        return metrics.result()
+
+    assert measured([])["mask mAP"] == pytest.approx(0.5)
+    found = measured([[28, 28, 45, 45]])
+    assert found["mask mAP"] == found["mAP"] == 1
 
 
 def test_objects_for_which_a_batch_has_no_room_keep_their_true_masks(tmp_path, capsys):
