@@ -50,6 +50,7 @@ _RATES = {32: 2e-3, 16: 3e-3, 8: 5e-3}
 
 
 _DETECTIONS_PER_BOX, _CANDIDATES_PER_BOX = 1.25, 4
+"""Detections of an image, and anchors before the suppression, for each box of the image that has most."""
 _PRECISION_LINE = "precision: float32, because most processors compute bfloat16 no faster"
 """On a core of an AMD EPYC with AVX-512 BF16, a step of a 3-D U-Net of width 16 takes 0.257 s, and 0.290 s in bfloat16;
 one of `unet2d_small` 0.57 and 0.53 s. Processors without these instructions convert each value."""
@@ -182,7 +183,7 @@ def _for_boxes(
     # What the user has set stays, whatever the recipe is changed to.
     others = {"first_level": 0, "anchor_scale": 0.0, "aspect_ratios": []}
     tried = configure({"model_options": {**base.model_options, **others}}).model_options
-    fixed = [name for name, value in others.items() if tried[name] != value]
+    fixed = [name for name, value in others.items() if tried.get(name) != value]
     anchors, line = planned_anchors(base, box_sides, fixed)
     changes: dict[str, Any] = {"model_options": {**base.model_options, **anchors}}
     most = int(base.options_of_task.get("max_detections", Detection.max_detections))
@@ -196,7 +197,7 @@ def _for_boxes(
         "max_detections": wanted,
         "max_candidates_per_level": candidates,
     }
-    if configure(changes).task_options["max_detections"] != wanted:
+    if configure(changes).task_options.get("max_detections") != wanted:
         return {"model_options": changes["model_options"]}, [line]
     found = f"detections: {wanted} an image, because one has {fingerprint.most_boxes} boxes; the recipe has {most}"
     return changes, [line, found]
