@@ -171,6 +171,32 @@ def test_iou_is_a_count_over_all_examples_with_the_background_and_without_paddin
     assert result["miou"] == pytest.approx(np.mean([iou for iou in expected if iou is not None]))
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_iou_is_that_of_torchmetrics(seed):
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+    classification = pytest.importorskip(
+        "torchmetrics.classification", reason="torchmetrics is not installed"
+    )
+    generator = np.random.default_rng(seed)
+    labels = ("background", "road", "sky", "tree")
+    # A class that is nowhere counts in neither mean.
+    predicted, true = generator.integers(0, 3 + seed % 2, (2, 4, 9, 11))
+    metrics = SegmentationMetrics(labels, kind="picture", hausdorff=False, ignore_label=255)
+    of_class, mean = (
+        classification.MulticlassJaccardIndex(num_classes=4, average=average, ignore_index=255)
+        for average in (None, "macro")
+    )
+    true[generator.random(true.shape) < 0.1] = 255
+    for rows in (slice(3), slice(3, 4)):
+        metrics.update({"label": predicted[rows]}, {"label": true[rows]})
+        for oracle in (of_class, mean):
+            oracle.update(torch.from_numpy(predicted[rows]), torch.from_numpy(true[rows]))
+    result = metrics.result()
+    assert result["miou"] == pytest.approx(float(mean.compute()))
+    found = [0.0 if iou is None else iou for iou in result["iou_per_class"].values()]
+    assert found == pytest.approx(of_class.compute().tolist())
+
+
 @pytest.mark.parametrize("kind", ["picture", "volume", "clip"])
 def test_padding_counts_for_no_kind_of_image(tmp_path: Path, kind: str) -> None:
     generator = np.random.default_rng(0)
