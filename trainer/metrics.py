@@ -393,9 +393,11 @@ class WholeCocoMetrics(CocoMetrics):
 
     def _evaluate(self, kind: str = "bbox") -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         with contextlib.redirect_stdout(io.StringIO()):
+            from pycocotools import mask as run_lengths
             from pycocotools.cocoeval import COCOeval
 
-            sparse = type("SparseCocoEval", (SparseMatching, COCOeval), {})
+            own = {"mask_iou": staticmethod(run_lengths.iou)}
+            sparse = type("SparseCocoEval", (SparseMatching, COCOeval), own)
             evaluation = sparse(*self._sides(), iouType=kind)
             most = max((len(rows) for rows in self._detections), default=0)
             evaluation.params.maxDets = [1, 10, max(100, most)]

@@ -6,7 +6,8 @@ objects and 20,000 detections that is 4 billion steps. The results here are the 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -24,8 +25,13 @@ _Candidates = list[list[tuple[int, float]]]
 
 
 class SparseMatching:
-    """Methods for a subclass of `pycocotools.cocoeval.COCOeval` by category, boxes or masks, with the same results."""
+    """Methods for a subclass of `pycocotools.cocoeval.COCOeval` by category, boxes or masks, with the same results.
 
+    Attributes:
+        mask_iou: `pycocotools.mask.iou`, which a subclass for masks has.
+    """
+
+    mask_iou: Callable[..., Any]
     params: Any
     ious: Any
     _gts: Any
@@ -37,7 +43,8 @@ class SparseMatching:
         crowds = np.array([bool(each["iscrowd"]) for each in objects], np.bool_)
         candidates: _Candidates = [[] for _ in found]
         lowest = min(float(np.min(self.params.iouThrs)), 1 - 1e-10)
-        overlaps = _mask_overlaps if self.params.iouType == "segm" else _box_overlaps
+        is_masks = self.params.iouType == "segm"
+        overlaps = partial(_mask_overlaps, self.mask_iou) if is_masks else _box_overlaps
         for row, other, overlap in overlaps(found, objects, crowds):
             if overlap >= lowest:
                 candidates[row].append((other, overlap))
@@ -133,17 +140,17 @@ def _box_overlaps(found: _Entries, objects: _Entries, crowds: NDArray[np.bool_])
     yield from zip(first.tolist(), second.tolist(), overlaps.tolist(), strict=True)
 
 
-def _mask_overlaps(found: _Entries, objects: _Entries, crowds: NDArray[np.bool_]) -> Iterator[_Overlap]:
+def _mask_overlaps(
+    mask_iou: Callable[..., Any], found: _Entries, objects: _Entries, crowds: NDArray[np.bool_]
+) -> Iterator[_Overlap]:
     """Yield each pair of masks that intersect, a few rows of pycocotools' dense table at a time."""
-    from pycocotools import mask as run_lengths
-
     if not objects:
         return
     true = [each["segmentation"] for each in objects]
     rows = max(1, _TABLE_VALUES // len(true))
     for start in range(0, len(found), rows):
         part = [each["segmentation"] for each in found[start : start + rows]]
-        table = np.asarray(run_lengths.iou(part, true, crowds.astype(np.uint8)))
+        table = np.asarray(mask_iou(part, true, crowds.astype(np.uint8)))
         for row, other in np.argwhere(table > 0).tolist():
             yield start + row, other, float(table[row, other])
 
