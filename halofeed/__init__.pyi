@@ -1418,8 +1418,8 @@ def predict(
         draw: also draw boxes, classes or masks: pictures in OUT/drawn, and one page, OUT/predictions.html, the worst
             first where labels exist.
         draw_count: most pictures, scans or clips that draw shows.
-        geojson: also write a GeoJSON file for each picture of tiles: boxes or outlines of classes, on the map if the
-            source is georeferenced.
+        geojson: also write a GeoJSON file for each picture of tiles: boxes, or outlines of masks or classes, on the
+            map if the source is georeferenced.
         no_largest_component: masks: keep all components, also of classes for which the validation split has proved
             that the largest one alone is better.
         source: new pictures, scans or clips instead of a data set.

@@ -148,6 +148,7 @@ def test_the_resizer_becomes_options_of_a_conversion_or_is_refused(resizer, expe
         read_recipe(file).changed({"encoding": "png"})
 
 
+@pytest.mark.long
 def test_a_sample_configuration_trains_with_one_command(load, tmp_path):
     load(SSD)
     examples = draw_examples("detection", {"train": 8}, shape=(300, 300, 3))
