@@ -18,7 +18,7 @@ from halofeed.trainer.record_metadata import SplitMetadata
 MOST_BOXES = 2000
 """Boxes that are measured: shares of so many are off by 1 %."""
 _MOST_RECORDS = 2000
-"""Records that are read for them, each by itself: from an object store this takes a minute."""
+"""Most records that are read for them, each by itself, which takes long from an object store."""
 
 
 def sampled_box_sides(path: str, split: str) -> NDArray[np.float64]:
