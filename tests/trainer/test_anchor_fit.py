@@ -39,6 +39,14 @@ def test_long_boxes_need_other_aspect_ratios():
     assert warning(CELLS * [1, 3], scale=3.0, ratios=(1.0, 2.0, 0.5)) is None
 
 
+def test_boxes_below_the_stride_need_a_finer_level():
+    cells = np.full((5, 2), 8.0)
+    options = {"scale": 2.5, "aspect_ratios": (1.0,), "scales_per_octave": 2}
+    text = anchor_warning(cells, DEFAULT, levels=(3, 5), first_levels=(2, 3), **options)
+    assert text.endswith("; --set model.first_level=2 leaves none")
+    assert anchor_warning(cells, DEFAULT, levels=(2, 5), first_levels=(2, 3), **options) is None
+
+
 def test_boxes_that_no_scale_reaches_need_other_pictures():
     assert warning(CELLS / 4).endswith("; convert the pictures to another size")
 
