@@ -6,10 +6,10 @@ The data are the user's: docs/results.md says where each public set is, and unde
 `--peers` names a Python with the peers' packages, and without halofeed.
 
 Both sides have the same files, the same split, and the same minutes of processor time (the sum over cores: 20 minutes
-are 10 minutes of two busy cores). Other work on the machine changes processor time little (13 % at worst so far). All of
-a training process counts: imports, compilation and training; conversion and nnU-Net's preprocessing do not. Predictions
-of both sides, in pixels of the source, are scored by the same code (result_rows/scores.py), on the last weights. The row
-is the mean and the range of `--seeds` seeds. `classes` compares the same number of epochs.
+are 10 minutes of two busy cores). Other work on the machine changes processor time little (13 % at worst so far). All
+of a training process counts: imports, compilation and training; conversion and nnU-Net's preprocessing do not.
+Predictions of both sides, in pixels of the source, are scored by the same code (result_rows/scores.py), on the last
+weights. The row is the mean and the range of `--seeds` seeds. `classes` compares the same number of epochs.
 
 What is in the folder of `--out` is kept, so that the command resumes.
 """
